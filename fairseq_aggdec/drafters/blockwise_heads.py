@@ -120,8 +120,8 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         return self.chosen(features, logits, last)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        assert verdict.said is not None
-        self.features, self.last = verdict.said.features[0], verdict
+        assert verdict.output is not None
+        self.features, self.last = verdict.output.features[0], verdict
         self.learn(verdict)
 
     def _place(self) -> None:

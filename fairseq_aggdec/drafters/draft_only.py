@@ -22,7 +22,7 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Batch, DecodeState, Row
 from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.window import Said, Window
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 class DraftOnlyLoop(DeviceLoop):
@@ -114,22 +114,22 @@ class DraftOnlySearch:
     def rows(self) -> list[Row]:
         return self.state.rows
 
-    def ask(self) -> Window:
+    def next_window(self) -> Window:
         # Padding, which is in no output, for what is not known: it repeats no n-gram.
         shape = len(self.rows), self.drafter.account.plan(len(self.rows))
         return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
 
-    def read(self, window: Window) -> Said:
+    def read(self, window: Window) -> DecoderOutput:
         """Logits (B * k, V) of a block of k slots for each row."""
         logits = self.drafter.logits(self.state, window.width).float().flatten(0, 1)
-        return Said(logits.div_(self.temperature), [])
+        return DecoderOutput(logits.div_(self.temperature), [])
 
     def keep(self, kept: Kept) -> None:
         if kept.rows:
             self.drafter.keep_rows(kept.rows)
 
-    def take(self, window: Window, said: Said) -> Kept:
-        logits = said.logits
+    def update(self, window: Window, output: DecoderOutput) -> Kept:
+        logits = output.logits
         choices = first_largest(self.rules.applied(logits, window, self.state))
         blocks = choices.view(len(self.rows), -1)
         emitted = blocks.tolist()

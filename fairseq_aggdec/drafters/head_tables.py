@@ -14,7 +14,7 @@ from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.transfer import rows_at, to_device
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 
 class HeadTables:
@@ -34,18 +34,18 @@ class HeadTables:
         places: Sequence[int],
         rows: Sequence[int],
         tokens: Sequence[int],
-        said: Said,
+        output: DecoderOutput,
         options: Options,
     ) -> Tensor:
         """(R, k - 1, 2 count + 1), on the host: what the heads expect 1 to k - 1 tokens behind what follows each place.
 
         Args:
-            verifier: whose heads these are; what it ``said`` of the window.
+            verifier: has the heads. output: of the verifier for the window.
             places: of the window. rows: of the batch as the window has it.
             tokens: the best token behind each place, which a chain of heads hears.
             options: generation options.
         """
-        features = said.features[0]  # (N, C)
+        features = output.features[0]  # (N, C)
         _, logits = verifier.heads.propose(
             rows_at(features, places),
             self.block_size,

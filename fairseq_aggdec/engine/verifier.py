@@ -19,7 +19,7 @@ from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.draft import Draft, Kept
 from fairseq_aggdec.windows.grid import Grid
-from fairseq_aggdec.windows.window import Said, Window
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class Verifier:
                 raise ValueError("--shortlist needs a stock Transformer decoder")
             member.decoder.restrict(types)
 
-    def read(self, window: Window, in_fp32: bool = True) -> Said:
+    def read(self, window: Window, in_fp32: bool = True) -> DecoderOutput:
         """Runs a window through all models; with ``precision.strict``, laid out on the grid of the batch.
 
         Without ``in_fp32`` the logits of a single model keep its precision. Numbers that are not finite are in the
@@ -213,7 +213,7 @@ class Verifier:
         if slots is not None:
             logits = logits.index_select(0, slots)
             features = [own.index_select(0, slots) for own in features]
-        return Said(logits, features)
+        return DecoderOutput(logits, features)
 
     @property
     def reads_trees(self) -> bool:

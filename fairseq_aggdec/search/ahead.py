@@ -1,7 +1,7 @@
 """The loop without the host: on a GPU an iteration is one captured graph, and the next is launched before it has ended.
 
-The verbs are those of :mod:`~fairseq_aggdec.search.loop`: ask, read, take, keep. All that they decide is on the device,
-on the :class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have ended, how many
+An iteration does what one of :mod:`~fairseq_aggdec.search.loop` does. All that it decides stays on the device, on the
+:class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have ended, how many
 are left and how long they are. It reads that of the last iteration, or of the one before where it would keep the device
 waiting too long (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain. That follows from
 measured times; the shapes of a window never do. They follow from what the iteration before the last has come to.
@@ -289,6 +289,6 @@ class DeviceLoop(AheadLoop):
             block = drafter.block(board, rows.owners, rows, shape)
         asked = self.books.begin(board, rows, block, drafter)
         window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
-        said = self.verifier.read(window, in_fp32=False)
-        features = said.features[0] if block is not None and drafter.reads_features else None
-        self.books.end(board, rows, asked, said.logits, features)
+        output = self.verifier.read(window, in_fp32=False)
+        features = output.features[0] if block is not None and drafter.reads_features else None
+        self.books.end(board, rows, asked, output.logits, features)

@@ -1,4 +1,4 @@
-"""The search for one hypothesis per sentence: drafts are verified, accepted and committed."""
+"""Greedy search: in each iteration draft, verify, accept and commit."""
 
 from dataclasses import dataclass
 
@@ -6,23 +6,23 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
-from fairseq_aggdec.search.judge import Question, compiled, tensors
+from fairseq_aggdec.search.judge import compiled, tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Kept, Verdict
-from fairseq_aggdec.windows.window import Said, Window
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 @dataclass
 class GreedySearch:
-    """Decodes every row of ``state`` to its end (in place).
+    """Decodes every row of ``state`` until it ends (in place).
 
     Attributes:
-        verifier: tells what of a draft it can read.
+        verifier: limits a draft to what it can read in one window.
         drafter: has been started on the batch.
         accept: which drafted tokens are accepted, see :mod:`fairseq_aggdec.search.acceptance`.
         rules: generation options.
-        counters: are added to.
+        counters: statistics, added to.
     """
 
     verifier: Verifier
@@ -35,19 +35,17 @@ class GreedySearch:
     def __post_init__(self) -> None:
         self.rows = self.state.rows
 
-    def ask(self) -> Window:
-        proposed = self.rules.possible(self.drafter.draft(self.state), self.state)
-        draft = self.verifier.readable(proposed)
-        self.asked = Question(draft, self.state.window(draft), self.state)
-        return self.asked.window
+    def next_window(self) -> Window:
+        draft = self.rules.possible(self.drafter.draft(self.state), self.state)
+        return self.state.window(self.verifier.readable(draft))
 
-    def take(self, window: Window, said: Said) -> Kept | None:
-        logits, asked, accept = said.logits, self.asked, self.accept
-        known = type(self.rules) is Rules and compiled.judges(logits, asked, accept)
+    def update(self, window: Window, output: DecoderOutput) -> Kept | None:
+        logits, rules, accept = output.logits, self.rules, self.accept
+        known = type(rules) is Rules and compiled.judges(logits, window, accept)
         judge = compiled.judge if known else tensors.judge
-        verdict = judge(logits, asked, self.rules, accept)
-        verdict.said = said
-        commit(verdict, self.rules, self.state)
+        verdict = judge(logits, window, self.state, rules, accept)
+        verdict.output = output
+        commit(verdict, rules, self.state)
         self.drafter.observe(verdict, self.state)
         self.counters.add(verdict)
         rows = self.state.release_finished()
@@ -60,7 +58,7 @@ class GreedySearch:
 
 
 def commit(verdict: Verdict, rules: Rules, state: DecodeState) -> None:
-    """Appends what the rows emit, with its scores, to the rows; before that, the draft to their histories."""
+    """Appends the emitted tokens and their scores to the rows, and the draft to their histories if they have any."""
     if state.rows[0].history is not None:
         for row, drafted in zip(state.rows, verdict.window.drafted_paths(), strict=True):
             assert row.history is not None

@@ -1,8 +1,8 @@
-"""THE loop: a search asks, the model reads a window, the search takes what the model says, the model keeps what counts.
+"""The decoding loop: a search proposes a window, the model reads it, the search accepts what it can use of the output.
 
-Greedy decoding, every kind of draft and verification, beam search, interleaved decoding and a drafter alone are
-searches of this loop. A GPU runs the greedy ones without the host (:mod:`~fairseq_aggdec.search.ahead`). A lattice has
-no loop: it is scored in one call.
+Greedy decoding with any drafter, beam search, interleaved decoding and a drafter without a verifier are searches of
+this loop. On a GPU, :mod:`fairseq_aggdec.search.ahead` runs the same iterations without waiting for the host. A lattice
+has no loop: one call scores it.
 """
 
 from collections.abc import Sequence
@@ -11,43 +11,43 @@ from typing import Any, Protocol
 import torch
 
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 
 class Search(Protocol):
-    """Decides what the model reads and what of that is kept."""
+    """Decides what the model reads next and what its KV cache keeps of that."""
 
     @property
     def rows(self) -> Sequence[Any]:
         """Unfinished sentences, in the order of the model's cache."""
 
-    def ask(self) -> Any:
-        """The window that the model is to read next."""
+    def next_window(self) -> Any:
+        """The window that the model reads in this iteration."""
 
-    def take(self, window: Any, said: Said) -> Any:
-        """Goes on with what the model said of a window, and says what the model keeps; None: all that it has."""
+    def update(self, window: Any, output: DecoderOutput) -> Any:
+        """Goes on with the model's output for the window. Returns what the KV cache keeps; None: all of it."""
 
 
-class ReadsWindows(Protocol):
+class WindowModel(Protocol):
     """A model that has been started on a batch."""
 
-    def read(self, window: Any) -> Said:
+    def read(self, window: Any) -> DecoderOutput:
         """Logits and features of the N positions of a window."""
 
     def keep(self, kept: Any) -> None:
-        """Moves and drops keys and values, as the search said."""
+        """Moves and drops keys and values in the cache."""
 
 
 @torch.inference_mode()
-def decode(model: ReadsWindows, search: Search, counters: Counters) -> None:
-    """Runs a search to its end; ``counters`` are told the calls and the seconds."""
+def decode(model: WindowModel, search: Search, counters: Counters) -> None:
+    """Runs a search until no row is left; ``counters`` gets the number of calls and the seconds of each part."""
     now = counters.read()
     while search.rows:
-        window = search.ask()
+        window = search.next_window()
         now = counters.ended("draft", now)
-        said = model.read(window)
+        output = model.read(window)
         now = counters.ended("verify", now)
-        kept = search.take(window, said)
+        kept = search.update(window, output)
         if kept is not None:
             model.keep(kept)
         now = counters.ended("other", now)

@@ -194,9 +194,9 @@ class Rules:
     def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """The pairs that would repeat an n-gram; tokens are needed on the host only for that."""
         found, first, size = [], 0, self.no_repeat_ngram_size
-        for row, ways, width in zip(state.rows, window.ways(), window.widths, strict=True):
+        for row, paths, width in zip(state.rows, window.paths(), window.widths, strict=True):
             ngrams = row.ngrams(size)
-            for drafted, slots in ways:
+            for drafted, slots in paths:
                 start = len(drafted) + 1 - len(slots)
                 for place, token in ngrams.repeats(drafted, start):
                     found.append((first + slots[place - start], token))

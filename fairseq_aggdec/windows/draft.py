@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree, likeliest
-from fairseq_aggdec.windows.window import Said, Window
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 class Draft:
@@ -50,7 +50,7 @@ class Draft:
         """Each row's last committed token, at its place ``starts``, and its draft."""
         if self.branches:
             rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
-            return DraftedTree(rows, self.ways(), starts, device)
+            return DraftedTree(rows, self.all_parents(), starts, device)
         widths = [length + 1 for length in self.lengths]
         return Window(self.after(last, device), starts, widths, device=device)
 
@@ -58,7 +58,7 @@ class Draft:
         """The likeliest path of each row."""
         if not self.branches:
             return self
-        return Draft([likeliest(*row) for row in zip(self.tokens, self.ways(), strict=True)])
+        return Draft([likeliest(*row) for row in zip(self.tokens, self.all_parents(), strict=True)])
 
     def first(self, most: int) -> "Draft":
         """At most ``most`` tokens of every row; the draft must not branch."""
@@ -68,8 +68,8 @@ class Draft:
         """The tokens of every row, on the host."""
         return self.tokens
 
-    def ways(self) -> Sequence[Sequence[int]]:
-        """What each token of every row follows."""
+    def all_parents(self) -> Sequence[Sequence[int]]:
+        """The parents of the tokens of every row."""
         return self.parents or [range(length) for length in self.lengths]
 
 
@@ -190,7 +190,7 @@ class Verdict:
         paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
             are each row's first.
         scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
-        said: what the verifier said of the window; None: the caller has no need of it.
+        output: of the verifier for the window; None: the caller has no need of it.
     """
 
     window: Window
@@ -199,7 +199,7 @@ class Verdict:
     emitted: list[list[int]]
     paths: list[list[int]] | None = None
     scores: Tensor | None = None
-    said: Said | None = None
+    output: DecoderOutput | None = None
 
     def moved(self) -> list[tuple[int, int, int]]:
         """Keys and values that belong elsewhere, (row, from, to): those of accepted tokens behind another branch."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.windows.transfer import sent, to_device
-from fairseq_aggdec.windows.window import Way, Window
+from fairseq_aggdec.windows.window import DraftPath, Window
 
 
 class TreeWindow(Window):
@@ -150,8 +150,8 @@ class DraftedTree(TreeWindow):
         rows = super().drafted_paths()
         return [likeliest(row, parents) for row, parents in zip(rows, self.parents, strict=True)]
 
-    def ways(self) -> list[list[Way]]:
-        rows: list[list[Way]] = []
+    def paths(self) -> list[list[DraftPath]]:
+        rows: list[list[DraftPath]] = []
         for tokens, parents in zip(super().drafted_paths(), self.parents, strict=True):
             paths: list[list[int]] = [[]]
             for token, parent in zip(tokens, parents, strict=True):

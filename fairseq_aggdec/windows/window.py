@@ -27,8 +27,8 @@ from torch import Tensor
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import sent, to_device
 
-# A path of drafted tokens, and the slots along it: the first slot is the last committed token's.
-Way = tuple[list[int], Sequence[int]]
+# Tokens of a path of a draft, and the slots along it: the first slot is the last committed token's.
+DraftPath = tuple[list[int], Sequence[int]]
 
 
 class Window:
@@ -106,7 +106,7 @@ class Window:
         tokens, ends = self.host_tokens(), itertools.accumulate(self.widths)
         return [tokens[end - width + 1 : end] for end, width in zip(ends, self.widths, strict=True)]
 
-    def ways(self) -> list[list[Way]]:
+    def paths(self) -> list[list[DraftPath]]:
         """The tokens of each row after its first, as paths: here one that holds all slots."""
         rows = self.drafted_paths()
         return [[(row, range(width))] for row, width in zip(rows, self.widths, strict=True)]
@@ -211,14 +211,14 @@ class Window:
 
 
 @dataclass
-class Said:
-    """What a verifier says of the N positions of a window.
+class DecoderOutput:
+    """What a model, or an ensemble, computes for the N positions of a window.
 
     Attributes:
-        logits: (N, V) fp32, or the model's precision where that was asked for, of which ``log_softmax`` makes
-            log-probabilities: those of the model, or the average of several models. Of a window on a grid: of all its
-            slots.
-        features: (N, C) for each model, from which its last layer makes them; valid until the model reads again.
+        logits: (N, V) fp32, or in the model's precision if the caller asked for that. Their ``log_softmax`` gives
+            log-probabilities; for an ensemble those of the averaged probabilities. A window on a grid has logits for
+            all its slots.
+        features: (N, C) for each model, the input of its output projection; valid until the model reads again.
     """
 
     logits: Tensor

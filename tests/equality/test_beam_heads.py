@@ -81,11 +81,11 @@ def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.Mon
     """Against the model's own forward pass: head 2 speaks of one token behind the prefix that is read, 3 of two."""
     model, sample = headed(), make_batch(random_sources(28, 3))
     seen, found = set(), []
-    take, tables = WindowByWindow.take, HeadTables.tables
+    take, tables = WindowByWindow.update, HeadTables.tables
 
-    def taken(self: WindowByWindow, window: Any, said: Any) -> Any:
+    def taken(self: WindowByWindow, window: Any, output: Any) -> Any:
         found.append((self, list(self.rows)))
-        return take(self, window, said)
+        return take(self, window, output)
 
     def watched(self: HeadTables, verifier: Any, places: Any, rows: Any, *rest: Any) -> Any:
         told = tables(self, verifier, places, rows, *rest)
@@ -101,7 +101,7 @@ def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.Mon
         return told
 
     monkeypatch.setattr(HeadTables, "tables", watched)
-    monkeypatch.setattr(WindowByWindow, "take", taken)
+    monkeypatch.setattr(WindowByWindow, "update", taken)
     task = make_task("beam", draft_from="heads")
     options = {"beam": 2, "max_len_b": 12}
     assert_same_nbest(

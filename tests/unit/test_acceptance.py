@@ -14,7 +14,7 @@ from fairseq_aggdec.search.acceptance import (
     drafted_next,
     exact,
 )
-from fairseq_aggdec.search.judge import Question, tensors
+from fairseq_aggdec.search.judge import tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
@@ -30,7 +30,7 @@ def judged(drafts: list[list[int]], choices: list[int]) -> Verdict:
     rows = [Row(index, [EOS], end=99, floor=0) for index in range(len(drafts))]
     draft, state = Draft(drafts), DecodeState(rows, EOS, torch.device("cpu"))
     logits = torch.nn.functional.one_hot(torch.tensor(choices), VOCABULARY).float()
-    return tensors.judge(logits, Question(draft, state.window(draft), state), RULES, exact)
+    return tensors.judge(logits, state.window(draft), state, RULES, exact)
 
 
 def test_drafted_next_is_the_token_to_the_right_within_the_row() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, TopBeta, exact
-from fairseq_aggdec.search.judge import Question, compiled, tensors
+from fairseq_aggdec.search.judge import compiled, tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
@@ -48,7 +48,7 @@ def agreeing(chance: random.Random, draft: Draft, window: Window) -> torch.Tenso
     """Logits by which drafted tokens often stand."""
     logits = torch.randn(len(window.tokens), VOCABULARY)
     first = 0
-    for width, row, parents in zip(window.widths, draft.rows(), draft.ways(), strict=True):
+    for width, row, parents in zip(window.widths, draft.rows(), draft.all_parents(), strict=True):
         for token, parent in zip(row, parents, strict=True):
             if chance.random() < 0.6:
                 logits[first + parent, token] += 6.0
@@ -57,15 +57,15 @@ def agreeing(chance: random.Random, draft: Draft, window: Window) -> torch.Tenso
 
 
 def verdicts(
-    logits: torch.Tensor, asked: Question, rules: Rules, accept: Acceptance
+    logits: torch.Tensor, window: Window, state: DecodeState, rules: Rules, accept: Acceptance
 ) -> dict[str, Verdict]:
     """What each judge says that can decide; the logits stay as they are."""
     able = {"tensors": tensors}
-    if compiled.judges(logits, asked, accept):
+    if compiled.judges(logits, window, accept):
         able["compiled"] = compiled
     before, found = logits.clone(), {}
     for name, judge in able.items():
-        found[name] = judge.judge(logits, asked, rules, accept)
+        found[name] = judge.judge(logits, window, state, rules, accept)
         assert torch.equal(logits.nan_to_num(99.0), before.nan_to_num(99.0)), name
     return found
 
@@ -99,7 +99,7 @@ def test_all_judges_say_the_same(
     logits = agreeing(chance, draft, window)
     if chance.random() < 0.2:
         logits[chance.randrange(len(logits)), chance.randrange(VOCABULARY)] = torch.nan
-    found = verdicts(logits, Question(draft, window, state), rules, accept)
+    found = verdicts(logits, window, state, rules, accept)
     assert "compiled" in found or kernels() is None
     assert_alike(found)
 
@@ -108,10 +108,9 @@ def test_all_judges_say_the_same(
 def test_of_equal_siblings_the_longer_path_stands(accept: Acceptance) -> None:
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
     draft = Draft([[4, 4, 5]], [[0, 0, 2]])
-    asked = Question(draft, state.window(draft), state)
     logits = torch.zeros(4, VOCABULARY)
     logits[0, 4] = logits[1, 6] = logits[2, 5] = logits[3, 7] = 9.0
-    found = verdicts(logits, asked, RULES, accept)
+    found = verdicts(logits, state.window(draft), state, RULES, accept)
     assert found["tensors"].emitted == [[4, 5, 7]]
     assert_alike(found)
 
@@ -119,12 +118,7 @@ def test_of_equal_siblings_the_longer_path_stands(accept: Acceptance) -> None:
 def test_who_can_judge() -> None:
     logits, relaxed = torch.zeros(3, VOCABULARY), AtLeast(2, exact)
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
-
-    def asked(draft: list[int]) -> Question:
-        proposed = Draft([draft])
-        return Question(proposed, state.window(proposed), state)
-
-    drafted, alone = asked([4, 5]), asked([])
+    drafted, alone = (state.window(Draft([draft])) for draft in ([4, 5], []))
     if kernels() is None:
         assert not compiled.judges(logits, drafted, exact)
         return

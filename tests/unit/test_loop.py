@@ -16,7 +16,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
 from fairseq_aggdec.search.loop import decode
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 
 @dataclass
@@ -29,16 +29,16 @@ class CountingDown:
     log: list[Any] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
 
-    def ask(self) -> int:
-        self.log.append(("ask", len(self.rows)))
+    def next_window(self) -> int:
+        self.log.append(("next_window", len(self.rows)))
         return len(self.rows)
 
-    def read(self, window: int) -> Said:
+    def read(self, window: int) -> DecoderOutput:
         self.log.append(("read", window))
-        return Said(torch.full((1,), float(window)), [])
+        return DecoderOutput(torch.full((1,), float(window)), [])
 
-    def take(self, window: int, said: Said) -> str | None:
-        self.log.append(("take", window, said.logits.item()))
+    def update(self, window: int, output: DecoderOutput) -> str | None:
+        self.log.append(("update", window, output.logits.item()))
         self.rows.pop()
         self.seen.append(self.counters.calls)
         return f"{len(self.rows)} rows" if self.moves else None
@@ -47,12 +47,12 @@ class CountingDown:
         self.log.append(("keep", kept))
 
 
-def test_a_search_asks_the_model_reads_the_search_takes_the_model_keeps() -> None:
+def test_the_order_of_an_iteration() -> None:
     search, counters = CountingDown([7, 8]), Counters()
     decode(search, search, counters)
     assert search.log == [
-        *[("ask", 2), ("read", 2), ("take", 2, 2.0), ("keep", "1 rows")],
-        *[("ask", 1), ("read", 1), ("take", 1, 1.0), ("keep", "0 rows")],
+        *[("next_window", 2), ("read", 2), ("update", 2, 2.0), ("keep", "1 rows")],
+        *[("next_window", 1), ("read", 1), ("update", 1, 1.0), ("keep", "0 rows")],
     ]
     assert counters.calls == 2
 
@@ -60,7 +60,7 @@ def test_a_search_asks_the_model_reads_the_search_takes_the_model_keeps() -> Non
 def test_a_model_that_keeps_all_is_told_nothing() -> None:
     search = CountingDown([7, 8], moves=False)
     decode(search, search, search.counters)
-    assert [name for name, *_ in search.log] == ["ask", "read", "take"] * 2
+    assert [name for name, *_ in search.log] == ["next_window", "read", "update"] * 2
 
 
 def test_a_call_is_counted_when_its_iteration_ends() -> None:

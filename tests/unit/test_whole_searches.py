@@ -35,7 +35,7 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
 from fairseq_aggdec.windows.tree_window import TreeWindow
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 PAD, EOS, UNK, START = 1, 2, 3, 0
 CPU = torch.device("cpu")
@@ -64,9 +64,9 @@ class Cache:
         self.model, self.sentences = model, list(range(sentences))
         self.read_tokens: list[dict[int, int]] = [{} for _ in range(sentences)]
 
-    def read(self, window: Any) -> Said:
+    def read(self, window: Any) -> DecoderOutput:
         seen = window.seen if isinstance(window, TreeWindow) else None
-        return Said(self.of(window.starts, window.widths, window.host_tokens(), seen), [])
+        return DecoderOutput(self.of(window.starts, window.widths, window.host_tokens(), seen), [])
 
     def of(
         self,
@@ -146,10 +146,12 @@ def random_budget(chance: random.Random) -> Budget:
 
 def random_tables(
     chance: random.Random, types: int
-) -> Callable[[Sequence[int], Sequence[int], Sequence[int], Said, Any], Tensor]:
+) -> Callable[[Sequence[int], Sequence[int], Sequence[int], DecoderOutput, Any], Tensor]:
     """Foretells nonsense."""
 
-    def tables(places: Sequence[int], rows: Any, tokens: Any, said: Said, options: Any) -> Tensor:
+    def tables(
+        places: Sequence[int], rows: Any, tokens: Any, output: DecoderOutput, options: Any
+    ) -> Tensor:
         assert len(places) == len(rows) == len(tokens)
         heads = chance.randint(1, 4)
         logits = torch.tensor([chance.uniform(-5, 5) for _ in range(len(places) * heads * types)])

@@ -29,7 +29,7 @@ from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
 from fairseq_aggdec.windows.transfer import to_device, words
 from fairseq_aggdec.windows.tree_window import TreeWindow
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 
 class BeamLibrary(WholeSearch):
@@ -145,9 +145,9 @@ class BeamLibrary(WholeSearch):
         return outputs
 
 
-# Places of a window, their rows, the best token behind each, what the model said, options -> what is expected 1 to H
-# tokens behind what follows each place: (R, H, 2 count + 1) on the host, see best_tokens.
-Foretell = Callable[[Sequence[int], Sequence[int], Sequence[int], Said, Options], Tensor]
+# Positions of a window, their rows, the best token after each, the output for the window, options -> tables of the
+# tokens 1 to H places after that best token: (R, H, 2 count + 1) on the host, see best_tokens.
+Foretell = Callable[[Sequence[int], Sequence[int], Sequence[int], DecoderOutput, Options], Tensor]
 
 
 class WindowByWindow:
@@ -185,7 +185,7 @@ class WindowByWindow:
         )
         self.rows = [row for row, width in enumerate(self.widths) if width]
 
-    def ask(self) -> TreeWindow:
+    def next_window(self) -> TreeWindow:
         """The requested prefixes of every sentence; one copy to the device."""
         asked = self.asked
         assert asked is not None
@@ -203,20 +203,22 @@ class WindowByWindow:
         window.tokens, window.depths, self.wanted = sent.view(3, -1).unbind(0)
         return window
 
-    def take(self, window: TreeWindow, said: Said) -> Kept | None:
+    def update(self, window: TreeWindow, output: DecoderOutput) -> Kept | None:
         """Searches on; one copy to the host."""
         asked, library, rows = self.asked, self.library, self.rows
         assert asked is not None
         pairs = iter(numbers(asked.banned, 2 * asked.pairs))
         banned = list(zip(pairs, pairs, strict=True))
         expects = self.foretell is not None and library.expects_heads
-        count = min(self.options.beam_size + 1, said.logits.size(1))
-        table = self.tables(window, table_of(said.logits, count, self.wanted, self.options, banned))
+        count = min(self.options.beam_size + 1, output.logits.size(1))
+        table = self.tables(
+            window, table_of(output.logits, count, self.wanted, self.options, banned)
+        )
         library.library.aggdec_beam_take(library.handle, table.data_ptr(), count)
         if self.watch is not None:
             self.watch(library.trees())
         if expects:
-            self._foresee(said)
+            self._foresee(output)
         self._look()
         if self.asked is None:  # all have ended, or one is broken
             return None
@@ -227,7 +229,7 @@ class WindowByWindow:
         """What is read of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`, on the host."""
         return table.float().cpu().contiguous()
 
-    def _foresee(self, said: Said) -> None:
+    def _foresee(self, output: DecoderOutput) -> None:
         library = self.library
         behind, following = words([0] * library.sentences), words([0] * library.sentences)
         library.library.aggdec_beam_behind(library.handle, address(behind), address(following))
@@ -236,7 +238,7 @@ class WindowByWindow:
             return
         assert self.foretell is not None
         places, tokens = ([own[self.rows[row]] for row in read] for own in (behind, following))
-        tables = self.foretell(places, read, tokens, said, self.options).contiguous()
+        tables = self.foretell(places, read, tokens, output, self.options).contiguous()
         heads, count = tables.size(1), tables.size(2) // 2
         for place, own in zip(places, tables, strict=True):
             library.library.aggdec_beam_foretell(

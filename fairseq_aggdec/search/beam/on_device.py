@@ -75,8 +75,8 @@ class BeamLoop(AheadLoop):
         return Shape(rows, beam, end * beam)
 
     def _step(self, shape: Shape) -> Tensor:
-        said = self.verifier.read(self.board.window(shape), in_fp32=False)
-        self.board.take(shape.rows, shape.end, said.logits)
+        output = self.verifier.read(self.board.window(shape), in_fp32=False)
+        self.board.take(shape.rows, shape.end, output.logits)
         return self.board.flags
 
     def _keep_rows(self, rows: Sequence[int]) -> None:

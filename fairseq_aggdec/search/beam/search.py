@@ -22,7 +22,7 @@ from fairseq_aggdec.search.state import remaining
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import DecoderOutput
 
 
 class SentenceSearch(SearchedTree):
@@ -97,7 +97,7 @@ class BeamSearch:
     device: torch.device
     watch: Callable[[Sequence[SearchedTree]], None] | None = None
 
-    def ask(self) -> TreeWindow:
+    def next_window(self) -> TreeWindow:
         """The requested prefixes of every sentence; one copy to the device."""
         starts = [search.tree.places for search in self.rows]
         requests = [search.request() for search in self.rows]
@@ -118,10 +118,10 @@ class BeamSearch:
         window.tokens, window.depths, self.wanted = numbers.view(3, -1).unbind(0)
         return window
 
-    def take(self, window: TreeWindow, said: Said) -> Kept | None:
+    def update(self, window: TreeWindow, output: DecoderOutput) -> Kept | None:
         """Searches on; one copy to the host."""
-        count = min(self.options.beam_size + 1, said.logits.size(1))
-        table = table_of(said.logits, count, self.wanted, self.options, self.banned).cpu()
+        count = min(self.options.beam_size + 1, output.logits.size(1))
+        table = table_of(output.logits, count, self.wanted, self.options, self.banned).cpu()
         for search, own in zip(self.rows, table.split(list(window.widths)), strict=True):
             search.receive([search.rules.read(search.depth, row) for row in own.tolist()])
         if self.watch is not None:

@@ -23,7 +23,7 @@ from fairseq_aggdec.search.interleaved.step import Steps, best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import read, to_device
-from fairseq_aggdec.windows.window import Said, Window
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 class SlotWindow(Window):
@@ -70,7 +70,7 @@ class BeamsModel:
 
     verifier: Verifier
 
-    def read(self, window: SlotWindow) -> Said:
+    def read(self, window: SlotWindow) -> DecoderOutput:
         return self.verifier.read(window)
 
     def keep(self, kept: KeptBeams) -> None:
@@ -197,11 +197,11 @@ class InterleavedSearch:
     def rows(self) -> list[int]:
         return self.beams.sentences
 
-    def ask(self) -> SlotWindow:
+    def next_window(self) -> SlotWindow:
         return SlotWindow(self.read, self.first, len(self.beams.totals), self.geometry)
 
-    def take(self, window: SlotWindow, said: Said) -> KeptBeams:
-        steps = self._continuations(said.logits)
+    def update(self, window: SlotWindow, output: DecoderOutput) -> KeptBeams:
+        steps = self._continuations(output.logits)
         kept = self._advance(steps)
         self.read = self.beams.tokens[:, self.first :].flatten()
         self.first += self.geometry.step

@@ -1,21 +1,6 @@
-"""What the verifier accepts of a draft: two judges of one signature, ``judge(logits, asked, rules, accept)``.
+"""Which drafted tokens are accepted and what each row emits: ``judge(logits, window, state, rules, accept)``.
 
-``tensors`` knows every rule of acceptance; ``compiled`` decides in one call of the compiled library what it can. Both
-give the same verdict. On a GPU that goes on without the host ``on_device`` and ``fused`` do the bookkeeping of an
-iteration; they are twins.
+``tensors.judge`` knows every acceptance rule. ``compiled.judge`` gives the same verdict in one call of the compiled
+library, for the rules that the library has. On a GPU, ``on_device`` judges in PyTorch's operators and ``fused`` in
+three kernels, both without waiting for the host.
 """
-
-from dataclasses import dataclass
-
-from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft
-from fairseq_aggdec.windows.window import Window
-
-
-@dataclass
-class Question:
-    """What the verifier was asked in an iteration: a draft, the window that holds it, the rows as they were then."""
-
-    draft: Draft
-    window: Window
-    state: DecodeState

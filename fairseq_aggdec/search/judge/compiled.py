@@ -13,24 +13,26 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
-from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.transfer import words
 from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.window import Window
 
 
-def judges(logits: Tensor, asked: Question, accept: Acceptance) -> bool:
+def judges(logits: Tensor, window: Window, accept: Acceptance) -> bool:
     """Whether this judge can decide."""
-    known = accept is exact or type(accept) is TopBeta or asked.window.width == 1
+    known = accept is exact or type(accept) is TopBeta or window.width == 1
     return known and reads(logits) and kernels() is not None
 
 
-def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
-    """Judges in one call; arguments as for the tensors' judge."""
-    draft, window, state = asked.draft, asked.window, asked.state
+def judge(
+    logits: Tensor, window: Window, state: DecodeState, rules: Rules, accept: Acceptance
+) -> Verdict:
+    """Judges in one call; arguments as for :func:`fairseq_aggdec.search.judge.tensors.judge`."""
     library: Any = kernels()
-    # 0: only the verifier's own choices stand, or nothing was drafted
+    # 0: only the verifier's own choices are accepted, or nothing was drafted
     beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
     rows, (count, types) = window.rows, logits.shape
     forced, banned = rules.hidden(window, state)
@@ -72,7 +74,8 @@ def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> 
     gained = _split(told, 2 * rows + count, emitted)
     paths = _split(told, 2 * rows, emitted) if above else None
     kept = scores[: sum(emitted)]
-    return Verdict(window, draft.lengths, accepted, gained, paths, kept)
+    drafted = [width - 1 for width in window.widths]
+    return Verdict(window, drafted, accepted, gained, paths, kept)
 
 
 def _split(words: list[int], first: int, lengths: Sequence[int]) -> list[list[int]]:

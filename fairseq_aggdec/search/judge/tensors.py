@@ -7,37 +7,42 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next
-from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.window import Window
 
 
-def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
-    """Finds the accepted path of each row, what the row emits, and the log-probabilities of that.
+def judge(
+    logits: Tensor, window: Window, state: DecodeState, rules: Rules, accept: Acceptance
+) -> Verdict:
+    """Finds the accepted path of each row, the tokens that the row emits, and their log-probabilities.
 
-    The only transfer to the host in an iteration is here.
+    This is the only transfer to the host in an iteration.
 
     Args:
         logits: (N, V) of the verifier.
-        asked: the draft and its window.
+        window: the last committed token of each row and its draft.
+        state: the rows of the window.
         rules: generation options.
         accept: which drafted tokens are accepted.
     """
-    draft, window = asked.draft, asked.window
     tree = window if isinstance(window, DraftedTree) else None
-    ruled = rules.applied(logits, window, asked.state)
+    ruled = rules.applied(logits, window, state)
     own = first_largest(ruled)
     branching = () if tree is None else (tree,)  # a rule need not know trees
     accepted = accept(ruled, own, drafted_next(window), *branching)
     flags, choices, tokens = torch.stack([accepted.to(own.dtype), own, window.tokens]).tolist()
+    drafted = [width - 1 for width in window.widths]
     if (
         tree is None
-    ):  # said of the position before each token; of a tree it is said of the token itself
+    ):  # a flag belongs to the position before a drafted token; in a tree to the token
         flags = [0, *flags[:-1]]
+    all_parents = map(range, drafted) if tree is None else tree.parents
     counts, emitted, paths, first = [], [], [], 0
-    for parents, width in zip(draft.ways(), window.widths, strict=True):
+    for parents, width in zip(all_parents, window.widths, strict=True):
         row = slice(first, first + width)
         path = best_path(parents, flags[row], tokens[row], choices[row])
         # Relaxed acceptance takes other tokens than the verifier's own choice.
@@ -52,7 +57,7 @@ def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> 
     gained = [token for row in emitted for token in row]
     at, chosen = to_device([places, gained], logits.device).unbind(0)
     scores = rules.scores(logits[at], chosen)
-    return Verdict(window, draft.lengths, counts, emitted, paths if tree else None, scores)
+    return Verdict(window, drafted, counts, emitted, paths if tree else None, scores)
 
 
 def best_path(
