@@ -3,7 +3,7 @@
 So ``import fairseq_aggdec`` alone loads neither PyTorch nor fairseq, and whoever comes to use fairseq, in whatever
 order, finds the tasks, models and criterions of the package. fairseq itself is not changed. Its import calls
 ``logging.basicConfig`` at level DEBUG; the root logger of a program keeps its level and handlers, except in the
-commands of this package.
+commands of this package (:func:`set_up_log`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -95,3 +96,20 @@ def root_logger_unchanged() -> Iterator[None]:
         root.setLevel(level)
         for handler in [handler for handler in root.handlers if handler not in handlers]:
             root.removeHandler(handler)
+
+
+def quieten_hydra() -> None:
+    """Hides what hydra and PyTorch's data loader say of fairseq's use of them, at every start, whoever calls them."""
+    logging.getLogger("hydra").setLevel(logging.INFO)
+    for message in (r"\s*'config' is validated against", "'pin_memory' argument is set as true"):
+        warnings.filterwarnings("ignore", message, UserWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module="hydra")
+
+
+def set_up_log(level: int | str = logging.WARNING) -> None:
+    """The log of a tool: lines of this package from ``level`` on, of all else warnings."""
+    quieten_hydra()
+    # Before fairseq is imported, which would set up a handler for the level DEBUG.
+    logging.basicConfig(format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger(PACKAGE).setLevel(level)

@@ -151,8 +151,9 @@ def asked_by_a_file() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Tools quieten the plugin's log, and fairseq's; the next test wants to read them."""
-    levels = {name: logging.getLogger(name).level for name in ("fairseq", "fairseq_aggdec")}
+    """Tools quieten all logs but the plugin's; the next test wants to read them."""
+    names = ("", "fairseq", "fairseq_aggdec")
+    levels = {name: logging.getLogger(name).level for name in names}
     yield
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

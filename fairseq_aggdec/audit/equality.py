@@ -99,7 +99,7 @@ def samples(
     found = (
         session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
     )
-    return iter(tqdm(found, desc=name, unit="batch", leave=False, mininterval=1))
+    return iter(tqdm(found, desc=name, unit="batch", leave=False, disable=None))
 
 
 def decode_all(

@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 
+from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.bench import memory, systems
 from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.systems import Entry
@@ -94,6 +95,7 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
 
     A list of sentences is timed as one batch; a list of lists is decoded for its peak of memory.
     """
+    set_up_log()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     torch.set_num_threads(threads)
     try:

@@ -112,7 +112,7 @@ def measure(
             system.decode(sample)
     results = {system.name: Measurement(system.name) for system in systems}
     counted = {system.name: [0, 0] for system in systems if system.counters}
-    with tqdm(total=len(batches), desc="timing", unit="batch", leave=False) as progress:
+    with tqdm(total=len(batches), unit="batch", leave=False, disable=None) as progress:
         for turn, first in enumerate(range(0, len(batches), TURN)):
             part = batches[first : first + TURN]
             seconds: dict[str, list[list[float]]] = {s.name: [[] for _ in part] for s in systems}

@@ -20,7 +20,6 @@ import functools
 import hashlib
 import itertools
 import json
-import logging
 import os
 import sys
 from contextlib import suppress
@@ -214,7 +213,6 @@ def check(args: argparse.Namespace, decoding: str) -> None:
 @results.refusals()
 def main() -> int:
     session = Session(build_parser(), reads=["beam", "batch_size"])
-    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
     reference, limit = session, args.limit

@@ -17,7 +17,6 @@ systems of a run with one of them, or with --apart.
 """
 
 import argparse
-import logging
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -93,7 +92,6 @@ class Bench:
         self.gec = [gec_score.read_sentences(path) for path in args.gec or ()]
         self.apart = args.apart or any(entry.external for entry in entries)
         self.measure_of_quality, self.signature = "F0.5" if self.gec else "BLEU", ""
-        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(args.threads[0])
 
     def run(self) -> None:
@@ -115,6 +113,7 @@ class Bench:
             return [self.load(entry) for entry in self.entries]
         running: list[System] = []
         for entry in self.entries:
+            tell(f"loading {systems.label(entry.name)}")
             try:
                 running.append(Apart(entry, self.arguments, threads))
             except AbsentError as absent:
@@ -136,6 +135,10 @@ class Bench:
                 if not some:
                     continue
                 batches = self.session.batches(size, args.limit)
+                tell(
+                    f"timing batch {size}, {threads} thread{'s' * (threads > 1)}: {len(some)} systems in turn on "
+                    f"{len(batches)} batches"
+                )
                 measured = measure(some, batches, repeats=args.repeats)
                 rows += self.lines(some, measured, size, threads, batches)
                 print(table.markdown(rows[-len(some) :], self.measure_of_quality), flush=True)
@@ -219,6 +222,7 @@ class Bench:
         for size in self.args.batch_sizes:
             batches, found = self.session.batches(size, self.args.limit), peaks.setdefault(size, {})
             for entry in self.entries:
+                tell(f"measuring {systems.label(entry.name)}, batch {size}")
                 try:
                     system = Apart(entry, self.arguments, self.args.threads[0])
                     found[systems.label(entry.name)] = system.peak(batches)
@@ -260,6 +264,11 @@ class Bench:
 
 def command() -> str:
     return machine.command("bench", sys.argv[1:])
+
+
+def tell(line: str) -> None:
+    """Progress, beside the tables on stdout."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def rounded(numbers: Sequence[float]) -> list[float]:

@@ -11,27 +11,23 @@ counted as well; the validation set is not touched.
 from __future__ import annotations
 
 import argparse
-import logging
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
-logging.getLogger().addHandler(logging.NullHandler())
-
-from fairseq_aggdec.cli import number, tool_parser  # noqa: E402
-from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
-from fairseq_aggdec.lattice.alignment.word_alignment import (  # noqa: E402
+from fairseq_aggdec.cli import number, tool_parser
+from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
+from fairseq_aggdec.lattice.alignment.word_alignment import (
     add_options,
     align_data,
     build_aligner,
 )
-from fairseq_aggdec.lattice.building import COUNTS, HELD_OUT, Built, build  # noqa: E402
-from fairseq_aggdec.lattice.counting import POSITIONS, TOP  # noqa: E402
-from fairseq_aggdec.records import machine  # noqa: E402
-from fairseq_aggdec.records.results import check_place  # noqa: E402
+from fairseq_aggdec.lattice.building import COUNTS, HELD_OUT, Built, build
+from fairseq_aggdec.lattice.counting import POSITIONS, TOP
+from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import check_place
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import fairseq_aggdec
+from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.cli import refusals
 
 TOOLS = {
@@ -82,6 +83,10 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     if name not in TOOLS and name not in FORMER:
         return refusals.refuse(command, no_such_tool(name))
 
+    given = sys.argv[1:] if arguments is None else arguments
+    if refusals.DEBUG not in given:
+        set_up_log()
+
     def tool(given: list[str]) -> object:
         # In sys.argv too: results name the command that made them.
         sys.argv = [command, *given]
@@ -89,7 +94,7 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
             return importlib.import_module("fairseq_aggdec.cli.bench").main(given, name)
         return importlib.import_module(module_of(name)).main()
 
-    return refusals.run(command, tool, sys.argv[1:] if arguments is None else arguments)
+    return refusals.run(command, tool, given)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from fairseq_aggdec import installing
+from fairseq_aggdec.after_fairseq import quieten_hydra
 
 REFUSED = 2
 DEBUG = "--debug"
@@ -38,7 +38,7 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
     """
     debug = DEBUG in arguments
     if not debug:
-        quieten()
+        quieten_hydra()
     try:
         with nullcontext() if debug else without_usage():
             status = command([argument for argument in arguments if argument != DEBUG])
@@ -59,13 +59,6 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
             raise
         return refuse(name, sentence)
     return status if isinstance(status, int) else 0
-
-
-def quieten() -> None:
-    """Leaves out what hydra tells about fairseq's use of it, at every start, whoever calls hydra."""
-    logging.getLogger("hydra").setLevel(logging.INFO)
-    warnings.filterwarnings("ignore", r"\s*'config' is validated against", UserWarning)
-    warnings.filterwarnings("ignore", category=UserWarning, module="hydra")
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import logging
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -122,5 +121,4 @@ def main(given: Sequence[str] | None = None) -> None:
     settings = ServiceSettings(
         args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys
     )
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq logs every dictionary
     run(Service(translator, settings), args.host, args.port)

@@ -11,7 +11,6 @@ length are shown, from the fewest iterations to many.
 """
 
 import argparse
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -207,7 +206,6 @@ def main(given: Sequence[str] | None = None) -> None:
         raise SystemExit(
             f"error: --decoding {method} drafts nothing that could be shown: use {', '.join((*METHODS, 'beam'))}"
         )
-    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     page = show_beam(session) if method == "beam" else show_drafts(session, method)
     page.command = machine.command("trace", arguments)
     report.write(path, page)

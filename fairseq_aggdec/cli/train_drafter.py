@@ -11,12 +11,11 @@ what was there is moved aside.
 """
 
 import argparse
-import logging
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.distill.drafter_training import KINDS, DrafterTraining, run_module
 from fairseq_aggdec.records.results import check_counts, refusals
@@ -68,9 +67,7 @@ def check(args: argparse.Namespace) -> None:
 def main(given: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(given)
     check(args)
-    logging.basicConfig(
-        format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level="INFO", stream=sys.stderr
-    )
+    set_up_log("INFO")
     training = DrafterTraining(args, run_module)
     if not args.no_estimate and not (training.output / args.kind).exists():
         print(f"It takes {training.estimate()}.", flush=True)

@@ -136,6 +136,8 @@ def write_spliced(data: DataFolder, subset: str, output: Path, seed: int = 1) ->
     part = f"{subset}{len(names)}"
     name = f"{part}.{prefix.rstrip('.').rpartition('.')[2]}"
     made = spliced(sentences, dictionary, random.Random(seed))
-    progress = tqdm(made, total=len(sentences), desc=part, unit="sentence", leave=False)
+    progress = tqdm(
+        made, total=len(sentences), desc=part, unit="sentence", leave=False, disable=None
+    )
     write_side(partial, name, data.source, dictionary, progress)
     partial.rename(output)

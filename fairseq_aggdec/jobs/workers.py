@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.jobs import ending, ray_tasks
 from fairseq_aggdec.jobs.claims import LEASE
 from fairseq_aggdec.jobs.job import BulkError
@@ -73,8 +73,7 @@ def begin(cpu: bool) -> None:
 
     Where ``SIGTERM`` ends it (a preempted job, ``kill``), the claim is given back, and nobody waits a lease for it.
     """
-    level = os.environ.get("LOGLEVEL", "INFO").upper()
-    logging.basicConfig(format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level=level)
+    set_up_log(os.environ.get("LOGLEVEL", "INFO").upper())
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, ending.ask)

@@ -37,13 +37,22 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.usefixtures("loaded_processes")
 def test_systems_in_processes_of_their_own(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """What is absent is named below the table; the former name of the tool does the same."""
+    """What is absent is named below the table; the former name of the tool does the same.
+
+    On stderr is a line for each system that is loaded and for each batch size, and nothing else.
+    """
     output = tmp_path / "rivals"
     asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4"]
     monkeypatch.setattr("sys.argv", ["aggdec"])
     assert main.run_tool("rivals", [*arguments, *asked, "--output", str(output)]) == 0
+    told = capfd.readouterr().err.splitlines()
+    told = [line for line in told if "tensorboardX" not in line]  # of `loaded_processes`
+    assert [line.split()[0] for line in told] == ["loading"] * 2 + ["timing"] * 2
     record = json.loads(output.with_suffix(".json").read_text())
     rows = {(row["system"], row["batch_size"]): row for row in record["results"]}
     assert set(rows) == {(name, size) for name in ("beam1", "iad-int8") for size in (1, 4)}
@@ -81,7 +90,12 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return cores
 
 
-def test_a_process_answers_what_it_is_asked(arguments: list[str], bound: list[Any]) -> None:
+def test_a_process_answers_what_it_is_asked(
+    arguments: list[str],
+    bound: list[Any],
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     place = Place([0, 1], [4])
     processes.serve(place, Entry("greedy", "greedy"), arguments, threads=2)  # type: ignore[arg-type]
     ready, (_, two, _, counted, _), (seconds, one, steps, later, _) = place.said
@@ -90,6 +104,7 @@ def test_a_process_answers_what_it_is_asked(arguments: list[str], bound: list[An
     assert counted.tokens == counted.iterations == sum(map(len, two))
     assert later.tokens == later.iterations == sum(map(len, two + one))
     assert steps == {4: len(one[0])}
+    assert not caplog.records and not recwarn.list
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
 from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
-from fairseq_aggdec import installing
+from fairseq_aggdec import after_fairseq, installing
 from fairseq_aggdec.cli import refusals
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
@@ -117,7 +117,7 @@ def test_hydra_is_not_heard(recwarn: pytest.WarningsRecorder) -> None:
     """Its warning is said of the line that called fairseq, wherever that line is."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        refusals.quieten()
+        after_fairseq.quieten_hydra()
         warnings.warn("\n'config' is validated against ConfigStore schema", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     assert [str(each.message) for each in recwarn] == ["something else"]
