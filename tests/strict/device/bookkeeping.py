@@ -23,7 +23,7 @@ CACHE = Path(__file__).parents[3] / ".cache" / "bookkeeping"
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = [
     "-std=c++17",
-    "-O1",
+    "-O2",
     "-Wall",
     "-Wextra",
     "-Werror",

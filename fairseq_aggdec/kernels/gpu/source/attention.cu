@@ -95,6 +95,9 @@ struct Tile {
         }
     }
 
+    // Numbers of a key that the own lane holds.
+    __device__ int used() const { return LANES == 1 ? size : HELD; }
+
     __device__ const Number* queries_of(int slot) const {
         return (const Number*)p.queries + slot * p.query_step + head * size;
     }
@@ -164,7 +167,7 @@ struct Tile {
         for (int i = 0; i < SLOTS; ++i) {
             for (int k = 0; k < KEYS; ++k) {
                 sums[i][k] = 0;
-                for (int n = 0; n < HELD; ++n) sums[i][k] = fmaf(query[i][n], number_of(read[k][n / 8], n % 8), sums[i][k]);
+                for (int n = 0; n < used(); ++n) sums[i][k] = fmaf(query[i][n], number_of(read[k][n / 8], n % 8), sums[i][k]);
             }
         }
         for (int bits = 1; bits < group; bits *= 2) {
@@ -183,7 +186,7 @@ struct Tile {
     __device__ void attend(int own, int groups) {
         for (int i = 0; i < SLOTS; ++i) {
             read[i] = Read{-INFINITY, 0};
-            for (int n = 0; n < HELD; ++n) value[i][n] = 0;
+            for (int n = 0; n < used(); ++n) value[i][n] = 0;
         }
         int from = slots[0].from, last = slots[0].last;
         for (int i = 1; i < SLOTS; ++i) {
@@ -208,12 +211,12 @@ struct Tile {
         const float kept = faded(read[i].most, most);
         read[i].most = most;
         read[i].sum *= kept;
-        for (int n = 0; n < HELD; ++n) value[i][n] *= kept;
+        for (int n = 0; n < used(); ++n) value[i][n] *= kept;
         float weights[KEYS];
         for (int k = 0; k < KEYS; ++k) read[i].sum += weights[k] = faded(scores[k], most);
         for (int k = 0; k < KEYS; ++k) {
             if (scores[k] == -INFINITY) continue;  // what is there may be no number
-            for (int n = 0; n < HELD; ++n) value[i][n] = fmaf(weights[k], number_of(values[k][n / 8], n % 8), value[i][n]);
+            for (int n = 0; n < used(); ++n) value[i][n] = fmaf(weights[k], number_of(values[k][n / 8], n % 8), value[i][n]);
         }
     }
 
@@ -225,7 +228,7 @@ struct Tile {
                 const float kept = faded(read[i].most, most), taken = faded(other, most);
                 read[i].most = most;
                 read[i].sum = fmaf(read[i].sum, kept, of_lane(read[i].sum, bits) * taken);
-                for (int n = 0; n < HELD; ++n) value[i][n] = fmaf(value[i][n], kept, of_lane(value[i][n], bits) * taken);
+                for (int n = 0; n < used(); ++n) value[i][n] = fmaf(value[i][n], kept, of_lane(value[i][n], bits) * taken);
             }
         }
     }
@@ -257,7 +260,7 @@ __device__ void attend_tile(const Attention& p) {
     if ((int)threadIdx.x % LANES < tile.group) {
         for (int i = 0; i < SLOTS; ++i) {
             if (tile.lane == 0) read[warp][i] = tile.read[i];
-            for (int n = 0; n < HELD; ++n) {
+            for (int n = 0; n < tile.used(); ++n) {
                 if (tile.offset + n < size) values[warp][i][tile.offset + n] = tile.value[i][n];
             }
         }
