@@ -24,6 +24,8 @@ from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 
 logger = logging.getLogger(__name__)
 
+READ = {"src_tokens", "src_lengths"}  # what the fast form reads of a batch
+
 
 class LeftToStock(Exception):
     """Says why only stock fairseq decodes with a model as the model says."""
@@ -116,15 +118,15 @@ class Member:
 
     def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Takes up a batch with the forms that there are."""
-        rows = net_input["src_tokens"].size(0)
-        encoder_input = net_input
-        if not isinstance(self.encoder, FastEncoder):
-            encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+        rows, encoder = net_input["src_tokens"].size(0), self.encoder
+        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+        if isinstance(encoder, FastEncoder) and encoder_input.keys() - READ:
+            encoder = StockEncoder(self.model.encoder)  # it may read them, or refuse them
         if isinstance(self.decoder, CachedDecoder):
-            self.encoder_out = self.decoder.read(self.encoder, encoder_input, capacity)
+            self.encoder_out = self.decoder.read(encoder, encoder_input, capacity)
         else:
-            self.encoder_out = self.encoder(encoder_input)
-            if isinstance(self.encoder, FastEncoder):
+            self.encoder_out = encoder(encoder_input)
+            if isinstance(encoder, FastEncoder):
                 like = next(self.model.decoder.parameters())
                 self.encoder_out = in_kind(self.encoder_out, like)
             self.decoder.start(self.encoder_out, rows, capacity)

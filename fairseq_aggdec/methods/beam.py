@@ -13,6 +13,7 @@ from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
+from fairseq_aggdec.search.generator import UNK_BEHIND_END
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +37,18 @@ def becomes(request: Request) -> str | None:
 
     With ``--score-reference`` stock scores the references, and nothing is said of that.
     """
-    beam, generator = request.option("beam", 5), request.stock()
+    generator = request.stock()
     gap = generator_gap(generator, bool(request.option("print_alignment")))
     gap = gap or beam_gap(request.args, request.extra, generator.model.models, request.known)
-    if beam == 1 and request.option("match_source_len") and request.option("unkpen", 0) < 0:
-        gap = gap or "--unkpen below 0 with --match-source-len"
+    if gap is None and generator.beam_size == request.option("beam", 5) == 1:  # a task may set it
+        if not (generator.match_source_len and generator.unk_penalty < 0):
+            return WITH_BEAM_1.get(request.cfg.draft_from, "iad")
+        gap = UNK_BEHIND_END
     if gap is not None:
         if not request.option("score_reference"):
             logger.info("--decoding beam is left to stock fairseq: %s", gap)
         return "stock"
-    return None if beam > 1 else WITH_BEAM_1.get(request.cfg.draft_from, "iad")
+    return None
 
 
 def build(request: Request) -> Any:

@@ -105,6 +105,10 @@ def _model_gaps(generator: Any) -> Iterator[str]:
         weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
         if isinstance(weight, Tensor) and len(weight) != types:
             yield f"a {name} that writes {len(weight)} types, where the dictionary has {types}"
+        positions = getattr(model.decoder, "embed_positions", None)
+        for part in (model.decoder, positions):
+            if getattr(part, "padding_idx", generator.pad) != generator.pad:
+                yield f"a {name} whose padding is not that of the dictionary"
 
 
 def search_gap(generator: Any) -> str | None:

@@ -170,7 +170,10 @@ class CachedGenerator(SequenceGenerator):
         """A batch as the host knows it; arguments as of :meth:`_generate`."""
         if source.device.type == "cuda":
             begin([source, *self._reads(sample)], list(self._watches()))
-        prefixes = [()] * source.size(0) if prefix is None else prefix.tolist()
+        rows = source.size(0)
+        prefixes = [()] * rows if prefix is None else prefix.tolist()
+        if len(prefixes) != rows:
+            raise ValueError(f"prefix_tokens: {len(prefixes)} rows for {rows} sentences")
         first = self.eos if start is None else int(start)
         if prefix is not None or not 0 <= first < self.vocab_size:
             check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[first]])

@@ -31,7 +31,8 @@ def or_stock(generate: Generate) -> Generate:
         if "src_tokens" not in sample["net_input"]:
             logger.info("left to stock fairseq: sources that are no src_tokens")
             return _as_stock(self, sample, *args, **kwargs)
-        if self.leaves and (gap := self.gap()):  # since it was built
+        # What was put onto it since it was built, or an argument that only stock reads.
+        if self.leaves and (gap := self.gap() or _call_gap(*args, **kwargs)):
             logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
         try:
@@ -40,6 +41,13 @@ def or_stock(generate: Generate) -> Generate:
             return _as_stock(self, sample, *args, **kwargs)
 
     return found
+
+
+def _call_gap(
+    prefix_tokens: Any = None, constraints: Any = None, bos_token: Any = None
+) -> str | None:
+    several = isinstance(bos_token, Tensor) and bos_token.numel() > 1
+    return "a bos_token for each hypothesis" if several else None
 
 
 @torch.no_grad()

@@ -112,6 +112,87 @@ def test_a_step_that_gives_another_thing(given: Set, decoding: str, make: Any) -
     assert type(found) is type(expected) and len(found) == len(expected)
 
 
+class Wider(TranslationTask):
+    def build_generator(self, models: Any, args: Any, *more: Any, **named: Any) -> Any:
+        generator = super().build_generator(models, Namespace(**vars(args) | {"beam": 3}))
+        return generator
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_beam_that_the_task_sets(given: Set, beam: int) -> None:
+    found = []
+    for task in (given.task(Wider), fairseq_aggdec.adopt(given.task(Wider))):
+        generator = task.build_generator(given.models, Namespace(**OPTIONS | {"beam": beam}))
+        found.append(task.inference_step(generator, given.models, given.sample))
+    assert {len(ranked) for ranked in found[0]} == {3}
+    assert_equal(found[1], found[0])
+
+
+class OwnEmbeddings(TranslationTask):
+    """Hands its encoder more than tokens."""
+
+    def inference_step(self, generator: Any, models: Any, sample: Any, *more: Any) -> Any:
+        tokens = sample["net_input"]["src_tokens"]
+        made = torch.randn(*tokens.shape, 16, generator=torch.Generator().manual_seed(1))
+        net_input = sample["net_input"] | {"token_embeddings": made}
+        return super().inference_step(generator, models, sample | {"net_input": net_input}, *more)
+
+
+class Starts(TranslationTask):
+    """Has every hypothesis start with another token."""
+
+    def inference_step(self, generator: Any, models: Any, sample: Any, *more: Any) -> Any:
+        hypotheses = len(sample["net_input"]["src_tokens"]) * generator.beam_size
+        with torch.no_grad():
+            return generator.generate(models, sample, bos_token=4 + torch.arange(hypotheses) % 30)
+
+
+@pytest.mark.parametrize("kind", [OwnEmbeddings, Starts])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_what_else_stock_reads_of_a_call(given: Set, kind: Any, beam: int) -> None:
+    found = []
+    for task in (
+        given.task(TranslationTask),
+        given.task(kind),
+        fairseq_aggdec.adopt(given.task(kind)),
+    ):
+        generator = task.build_generator(given.models, Namespace(**OPTIONS | {"beam": beam}))
+        found.append(task.inference_step(generator, given.models, given.sample))
+    assert_equal(found[2], found[1])
+    plain, other = ([ranked[0]["tokens"].tolist() for ranked in one] for one in found[:2])
+    assert plain != other
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_input_that_the_encoder_does_not_take(given: Set, beam: int) -> None:
+    task = fairseq_aggdec.adopt(given.task(TranslationTask))
+    generator = task.build_generator(given.models, Namespace(**OPTIONS | {"beam": beam}))
+    net_input = given.sample["net_input"] | {"topics": given.sample["id"]}
+    with pytest.raises(TypeError, match="topics"):
+        task.inference_step(generator, given.models, given.sample | {"net_input": net_input})
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_prefixes_of_another_number_of_sentences(given: Set, beam: int, rows: int) -> None:
+    task = fairseq_aggdec.adopt(given.task(TranslationTask))
+    generator = task.build_generator(given.models, Namespace(**OPTIONS | {"beam": beam}))
+    prefix = torch.full((rows, 2), 7)
+    with pytest.raises(ValueError, match=f"prefix_tokens: {rows} rows for 10 sentences"):
+        task.inference_step(generator, given.models, given.sample, prefix)
+
+
+@pytest.mark.parametrize("part, padding", [("", 0), ("", 7), ("embed_positions", 2)])
+def test_a_decoder_with_another_padding(given: Set, part: str, padding: int) -> None:
+    models = copy.deepcopy(given.models)
+    models[0].decoder.get_submodule(part).padding_idx = padding
+    found = []
+    for task in (given.task(TranslationTask), fairseq_aggdec.adopt(given.task(TranslationTask))):
+        generator = task.build_generator(models, Namespace(**OPTIONS))
+        found.append(task.inference_step(generator, models, given.sample))
+    assert_equal(found[1], found[0])
+
+
 # -- names
 
 
