@@ -129,7 +129,7 @@ def search_gap(generator: Any) -> str | None:
     if generator.beam_size >= generator.vocab_size - 1:
         # Where </s> may come first, stock then goes on with the hypothesis that it ended.
         return "a beam as large as the vocabulary"
-    return None
+    return next(_model_gaps(generator), None)
 
 
 def blocks_as_stock(generator: Any) -> bool:
@@ -146,4 +146,4 @@ def generator_gap(generator: Any, aligned: bool = False) -> str | None:
         return gap
     if aligned != (type(generator) is SequenceGeneratorWithAlignment):
         return "--print-alignment in a task that does not read it"
-    return next(_model_gaps(generator), None)
+    return None

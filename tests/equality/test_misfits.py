@@ -123,3 +123,53 @@ def test_tokens_without_an_embedding() -> None:
     for method in METHODS:
         with pytest.raises(IndexError):
             nbest(older[method], models)
+
+
+def cut(model: Any) -> None:
+    model.decoder.output_projection = nn.Linear(WIDTH, 3, bias=False)
+
+
+def grown(model: Any) -> None:
+    model.decoder.output_projection = nn.Linear(WIDTH, TYPES + 8, bias=False)
+    model.decoder.embed_tokens = nn.Embedding(TYPES + 8, WIDTH, 1)
+
+
+@pytest.mark.parametrize("resize", [cut, grown])
+def test_outputs_resized_after_a_generator_was_built(resize: Callable[[Any], None]) -> None:
+    """The searches make room for the types of the dictionary: more or fewer are stock's affair, which fails."""
+    models = [lively()]
+    older = {method: generator_of(method, models, beam) for method, beam in METHODS.items()}
+    for method in METHODS:
+        nbest(older[method], models)
+    resize(models[0])
+    for method, beam in METHODS.items():
+        with pytest.raises((RuntimeError, IndexError)) as by_stocks_search:
+            by_stock(models, beam)
+        with pytest.raises(by_stocks_search.type):
+            nbest(older[method], models)
+
+
+PRECISE = ("encoder.embed_tokens", "encoder.layers.1.fc1", "encoder.layers.0.final_layer_norm")
+PRECISE += ("decoder.embed_tokens", "decoder.layers.1.fc1", "decoder.layers.0.encoder_attn.k_proj")
+PRECISE += ("decoder.layers.0.final_layer_norm", "decoder.output_projection")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("where", PRECISE)
+@pytest.mark.filterwarnings("ignore")
+def test_one_weight_of_another_precision(where: str, kind: torch.dtype) -> None:
+    """Stock's numbers, or its error: the compiled library read such weights as if they were in fp32."""
+    models = [made(share_decoder_input_output_embed=False)]
+    older = {method: generator_of(method, models, beam) for method, beam in METHODS.items()}
+    models[0].get_submodule(where).to(kind)
+    for method, beam in METHODS.items():
+        try:
+            expected = by_stock(models, beam)
+        except (RuntimeError, ValueError):
+            with pytest.raises((RuntimeError, ValueError)):
+                nbest(older[method], models)
+            with pytest.raises((RuntimeError, ValueError)):
+                nbest(generator_of(method, models, beam), models)
+            continue
+        for generator in (older[method], generator_of(method, models, beam)):
+            assert_equal(nbest(generator, models), expected)

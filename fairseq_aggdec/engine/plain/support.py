@@ -116,8 +116,12 @@ def _stack_gap(part: Any, kind: plain.Kind, of_layers: plain.Kind) -> str | None
 def _misfit(part: Any) -> str | None:
     """The first weight of an encoder or decoder that does not fit those beside it.
 
-    The compiled library reads weights without a look at their shapes. The modules themselves fail, as in stock.
+    The compiled library reads weights without a look at their shapes and precision. The modules themselves fail, as in
+    stock.
     """
+    kinds = {f"{weight.dtype} on {weight.device}" for weight in part.parameters()}
+    if len(kinds) > 1:
+        return f"weights in {' and in '.join(sorted(kinds))}"
     if len(part.layers) == 0:
         return None
     if getattr(getattr(part.embed_tokens, "weight", None), "ndim", 0) != 2:
