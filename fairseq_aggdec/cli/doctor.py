@@ -120,7 +120,10 @@ def of_machine() -> Lines:
 def of_gpu_kernels(device: torch.device) -> Lines:
     """What each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
     for name, agree in GPU_KERNELS.items():
-        reason = against(device, agree)
+        try:
+            reason = against(device, agree)
+        except RuntimeError as error:  # it has broken what the process can do on the GPU
+            reason = str(error)
         yield name, f"PyTorch's operators, more launches: {reason}" if reason else "compiled"
 
 

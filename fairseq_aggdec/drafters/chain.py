@@ -15,6 +15,7 @@ from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu.arguments import aligned
 from fairseq_aggdec.kernels.gpu.largest import likeliest
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain, tokens_before
 
@@ -54,7 +55,7 @@ class FastChain:
         """
         weight = self.projection.weight
         fits = features.size(1) <= MOST_SLOTS and features.size(2) % 8 == 0
-        fits = fits and weight.is_contiguous() and weight.data_ptr() % 16 == 0
+        fits = fits and weight.is_contiguous() and aligned(weight) and weight.numel() < 2**32
         if fits and weight.dtype in gpu.PRECISIONS and gpu.usable(weight.device, follows_alike):
             best = likeliest(logits.flatten(0, 1), min(CANDIDATES, logits.size(-1)))
             return self._fused(features, best.unflatten(0, logits.shape[:2]), last)
@@ -71,7 +72,7 @@ class FastChain:
         given = size, most, features.size(2), gpu.PRECISIONS[features.dtype], last, best, self.heard
         gpu.operators().hear(len(told), *given, slots, told, None, None, None, None, None)
         written, block = self.write(told), best.new_empty(rows, size)
-        read = features.contiguous(), written, weight, self.projection.bias, block
+        read = features, written, weight, self.projection.bias, block
         gpu.operators().follow(rows, *given, slots, told, *read)
         return block
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, usable
+from fairseq_aggdec.kernels.gpu.arguments import LARGEST, PRECISIONS
+from fairseq_aggdec.kernels.gpu.operators import operators, usable
 from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, Sight
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
@@ -89,6 +90,7 @@ def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
     if not known or size % 8 or size > WIDEST:
         return False
     few = window.width == 1 or window.rows * window.width * keys <= MOST_SCORES
+    few = few and 3 * keys * like.size(-1) <= LARGEST  # numbers of a row, which the kernel counts
     return few and usable(like.device, PROBES[like.dtype])
 
 
@@ -144,8 +146,7 @@ def _launch(
         sight: what each slot sees.
         out: (R W, C), written.
     """
-    (slots, channels), (width, heads), (mask, span) = out.shape, shape, sight[3:]
-    at, last, bits = (None if x is None else x.contiguous() for x in sight[:3])
+    (slots, channels), (width, heads), (at, last, bits, mask, span) = out.shape, shape, sight
     of_mask = [0, 0]
     if mask is not None:
         mask = mask.to(out.dtype)  # in an ensemble it may be in the precision of another model

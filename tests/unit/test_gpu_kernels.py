@@ -337,6 +337,14 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
         assert operators.against(CPU, copies_alike) == "no NVRTC"
     assert "no NVRTC" in caplog.text
+    # A kernel that read where it must not: the next thing that the GPU is asked for fails too.
+    operators.tried_against.cache_clear()
+    with (
+        mock.patch.object(operators, "ready", side_effect=RuntimeError("illegal address")),
+        mock.patch.object(torch, "zeros", side_effect=RuntimeError("illegal address")),
+        pytest.raises(RuntimeError, match=f"illegal address.*: set {VARIABLE}=none"),
+    ):
+        operators.against(CPU, copies_alike)
 
 
 def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu.arguments import aligned
 
 MOST_SOURCES = 4096  # tokens of a source that the kernel copies from
 
@@ -99,7 +100,7 @@ def embedded(
     if copied is not None:
         _, length, width = copied.memory.shape
         known = known and length <= MOST_SOURCES and width % 16 == 0
-        known = known and copied.memory.stride(1) == width and copied.memory.data_ptr() % 16 == 0
+        known = known and copied.memory.stride(1) == width and aligned(copied.memory)
     usable = known and gpu.usable(tokens.device, embeds_alike)
     return (fused if usable else plain)(tokens, at, tables, masks)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from fairseq_aggdec.kernels.gpu import cubins
+
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("source")
@@ -43,6 +45,29 @@ def library() -> Any:
     raise OSError("PyTorch has no NVRTC here")
 
 
+def architectures(nvrtc: Any) -> list[int]:
+    """What a compiler knows, 90 for ``sm_90``."""
+    count = ctypes.c_int()
+    _check(nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    numbers = (ctypes.c_int * count.value)()
+    _check(nvrtc.nvrtcGetSupportedArchs(numbers))
+    return list(numbers)
+
+
+def architecture(nvrtc: Any, major: int, minor: int) -> str:
+    """What to compile for, for a GPU of a compute capability: the newest that it runs, ``sm_90``.
+
+    Raises:
+        RuntimeError: the compiler knows none.
+    """
+    numbers = architectures(nvrtc)
+    # Machine code runs on GPUs of the same major number.
+    runs = [number for number in numbers if number // 10 == major and number % 10 <= minor]
+    if not runs:
+        raise RuntimeError(f"PyTorch's NVRTC knows no compute capability {major}.{minor}")
+    return f"sm_{max(runs)}"
+
+
 def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
     """The kernels of a source as machine code for an architecture (``sm_90``); ``more`` options of the compiler, whose
     words are logged.
@@ -50,14 +75,28 @@ def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
     Raises:
         RuntimeError: what the compiler says against them.
     """
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    name, text = f"{source}.cu", (SOURCES / f"{source}.cu").read_bytes()
-    headers, names = _array([(SOURCES / SHARED).read_bytes()]), _array([SHARED.encode()])
+    text, shared = ((SOURCES / name).read_bytes() for name in (f"{source}.cu", SHARED))
     words = f"--gpu-architecture={architecture}", "--std=c++17", *more
-    made = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text, name.encode(), len(names), headers, names
+    return cubins.kept(
+        (*_version(nvrtc), *words, text, shared),
+        lambda: _compiled(nvrtc, source, text, shared, words),
     )
-    _check(nvrtc, made)
+
+
+def _version(nvrtc: Any) -> tuple[int, int]:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return major.value, minor.value
+
+
+def _compiled(nvrtc: Any, source: str, text: bytes, shared: bytes, words: Sequence[str]) -> bytes:
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    headers, names = _array([shared]), _array([SHARED.encode()])
+    _check(
+        nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program), text, f"{source}.cu".encode(), 1, headers, names
+        )
+    )
     try:
         options = _array([word.encode() for word in words])
         failed = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -65,12 +104,12 @@ def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
         said = log.value.decode(errors="replace")
-        if failed:
-            raise RuntimeError(f"NVRTC: {said}")
         logger.debug("NVRTC: %s", said)
-        _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        if failed:
+            raise RuntimeError(f"NVRTC: {said.strip().partition(chr(10))[0]}")
+        _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         code = ctypes.create_string_buffer(size.value)
-        _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+        _check(nvrtc.nvrtcGetCUBIN(program, code))
         return code.raw
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -87,8 +126,9 @@ def compiling(device: torch.device, source: str, *more: str) -> Future[bytes]:
     :func:`compiled`. A processor with several cores compiles several sources at once."""
 
     def code() -> bytes:
-        major, minor = torch.cuda.get_device_capability(device)
-        return compiled(library(), source, f"sm_{major}{minor}", *more)
+        compiler = library()
+        own = architecture(compiler, *torch.cuda.get_device_capability(device))
+        return compiled(compiler, source, own, *more)
 
     return _threads().submit(code)
 
@@ -97,7 +137,7 @@ def _array(texts: Sequence[bytes]) -> Any:
     return (ctypes.c_char_p * len(texts))(*texts)
 
 
-def _check(nvrtc: Any, result: int) -> None:
+def _check(result: int) -> None:
     if result:
         raise RuntimeError(f"NVRTC: error {result}")
 

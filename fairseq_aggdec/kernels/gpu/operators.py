@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS as PRECISIONS
+from fairseq_aggdec.kernels.gpu.arguments import Signature, words
 from fairseq_aggdec.kernels.gpu.nvrtc import Module, compiling
 from fairseq_aggdec.kernels.library import VARIABLE
 
@@ -80,6 +81,7 @@ SCHEMAS = {
         int blocks, int precision, int channels, float eps, Tensor x, Tensor gain, Tensor shift,
         Tensor(a!) y) -> ()""",
 }
+SIGNATURES = {name: Signature(name, schema) for name, schema in SCHEMAS.items()}
 # Threads of a block, powers of two, in whole warps. What reads a vocabulary has more than what reads a row's numbers.
 THREADS = {
     "begin": 64,
@@ -109,8 +111,6 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
     **dict.fromkeys(("product", "layer_norm"), "products"),
 }
-# What the source calls the precision of numbers.
-PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Files that are compiled for one precision at a time, which the second argument of their kernels says.
 BY_PRECISION = {"attention", "products"}
 # Files with kernels of every loop.
@@ -148,22 +148,13 @@ def _defined() -> Any:
 _kept: list[torch.library.Library] = []
 
 
-def words(arguments: Sequence[Any]) -> bytes:
-    """The struct of a kernel's parameters: words of 8 bytes, a tensor as its address, ``None`` as 0."""
-    packed = [
-        struct.pack("=d", value)
-        if isinstance(value, float)
-        else struct.pack("=q", value.data_ptr() if isinstance(value, Tensor) else value or 0)
-        for value in arguments
-    ]
-    return b"".join(packed)
-
-
 def _launch(name: str, *arguments: Any) -> None:
-    device = next(value.device for value in arguments if isinstance(value, Tensor))
-    source = SOURCES[name]
-    precision = arguments[1] if source in BY_PRECISION else None
-    module(device, source, precision).launch(name, words(arguments), arguments[0], THREADS[name])
+    given = SIGNATURES[name].read(arguments)
+    blocks, device = given[0], next(value.device for value in given if isinstance(value, Tensor))
+    if blocks:
+        source = SOURCES[name]
+        own = module(device, source, given[1] if source in BY_PRECISION else None)
+        own.launch(name, words(given), blocks, THREADS[name])
 
 
 @functools.cache
@@ -210,6 +201,17 @@ def against(device: torch.device, agree: Callable[[torch.device], bool]) -> str 
     return tried_against(device, agree)
 
 
+def _check_device(device: torch.device, error: Exception) -> None:
+    """A kernel that reads where it must not ends what PyTorch can do on the GPU: whoever goes on fails elsewhere."""
+    try:
+        torch.zeros(1, device=device).item()
+    except RuntimeError:
+        text = (
+            f"a fused kernel has failed on {device} ({error}): set {VARIABLE}=none, and start again"
+        )
+        raise RuntimeError(text) from error
+
+
 @functools.cache
 def tried_against(device: torch.device, agree: Callable[[torch.device], bool]) -> str | None:
     try:
@@ -219,6 +221,7 @@ def tried_against(device: torch.device, agree: Callable[[torch.device], bool]) -
             if agree(device):
                 return None
     except (OSError, RuntimeError) as error:
+        _check_device(device, error)
         logger.info("no fused kernels on %s: %s", device, error)
         return str(error)
     logger.warning("fused kernels differ from PyTorch's operators on %s: not used", device)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_aggdec.kernels.gpu.arguments import aligned
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators
 
 # Channels of a norm: what the registers hold.
@@ -66,7 +67,20 @@ def product(
     gain, shift, eps = norm or (None, None, 0.0)
     operators().product(
         *(across * -(-rows // ROWS), PRECISIONS[x.dtype], rows, inputs, outputs, across, tiles),
-        *(int(relu), int(twice), eps, 1 / inputs, x, weight, bias, gain, shift, residual, kept, y),
+        *(
+            int(relu),
+            int(twice),
+            eps,
+            1 / inputs,
+            x,
+            weight.t(),
+            bias,
+            gain,
+            shift,
+            residual,
+            kept,
+            y,
+        ),
     )
     return y
 
@@ -82,9 +96,7 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
 
 def readable(table: Tensor) -> bool:
     """Whether the kernels can read a table (M, C), or (C,): all rows start at multiples of 16 bytes."""
-    step = table.size(-1) * table.element_size()
-    aligned = not (step % 16 or table.data_ptr() % 16)
-    return table.dtype in PRECISIONS and table.is_contiguous() and aligned
+    return table.dtype in PRECISIONS and table.is_contiguous() and aligned(table)
 
 
 def _random(dtype: torch.dtype, device: torch.device, *shape: int) -> Tensor:

@@ -41,7 +41,7 @@ class FusedBookkeeping(Bookkeeping):
     ) -> WindowSlots:
         count, width = len(rows.owners), 1 if block is None else block.size(1) + 1
         shown, outputs = rows.owners.new_empty(2, count, width).unbind(0)
-        length, block = rows.owners.new_empty(count), None if block is None else block.contiguous()
+        length = rows.owners.new_empty(count)
         given = int(drafter.ragged), int(drafter.reads_features), board.numbers, board.tokens
         out = shown, outputs, length
         gpu.operators().begin(count, width, board.room[1], *given, rows.owners, block, *out)
@@ -68,8 +68,6 @@ class FusedBookkeeping(Bookkeeping):
         beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0)
         if length is None:
             features = None
-        elif features is not None:
-            features = features.contiguous()
         units = board.features.size(1) * board.features.element_size() // 2
         parts = gpu.parts(count * width, logits.size(1))
         seen = shown.new_empty(count * width * parts, WORDS_SEEN, dtype=torch.int32)

@@ -109,6 +109,7 @@ static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, 
 }
 
 #define RUN(name, Parameters)                                                      \
+    extern "C" int words_of_##name() { return sizeof(Parameters) / 8; }            \
     extern "C" void run_##name(const void* parameters, Int blocks, Int threads) { \
         run<Parameters>(name, parameters, blocks, threads);                        \
     }

@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
+from fairseq_aggdec.kernels.gpu.arguments import words
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 CACHE = Path(__file__).parents[3] / ".cache" / "bookkeeping"
@@ -66,7 +67,8 @@ def _registered() -> torch.library.Library:
 def run(compiled: Any, name: str, *arguments: Any, threads: int = 1) -> None:
     kernel = getattr(compiled, f"run_{name}")
     kernel.argtypes, kernel.restype = (ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong), None
-    kernel(operators.words(arguments), arguments[0], threads)
+    given = operators.SIGNATURES[name].read(arguments)
+    kernel(words(given), given[0], threads)
 
 
 @contextmanager

@@ -86,11 +86,11 @@ struct Tile {
             }
         }
         begin = p.at ? (int)p.at[base] : 0;
-        end = p.at ? (int)p.at[base + width - 1] + 1 : 0;
+        end = p.at ? place_of((int)p.at[base + width - 1]) + 1 : 0;  // no place behind the last is read or written
         for (int i = 0; i < SLOTS; ++i) {
             const int slot = slots[i].index;
             const bool told = p.bits || p.mask;
-            slots[i].last = !p.at ? keys - 1 : told ? end - 1 : (int)(p.last ? p.last : p.at)[slot];
+            slots[i].last = !p.at ? keys - 1 : told ? end - 1 : place_of((int)(p.last ? p.last : p.at)[slot]);
             slots[i].from = p.span < 0 ? 0 : (int)(p.at[slot] - least(p.span, p.at[slot]));
         }
     }

@@ -11,6 +11,10 @@
 
 #include "shared.h"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 && defined(PRECISION) && PRECISION != 0
+#error "tensor cores of compute capability 8.0 are needed for half precision"
+#endif
+
 // A thread holds the registers of its lane; in C++ a thread is a whole warp and holds those of all lanes. So the tests see
 // from which lane a tensor core takes what.
 #ifdef __CUDACC__

@@ -1,0 +1,122 @@
+"""What a kernel is given. It asks for no shapes: an address that it cannot read would not only fail, the process could
+not use the GPU any more. So a launch is refused first."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What the source calls the precision of numbers.
+PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+LARGEST = 2**31 - 1  # number: kernels count with 32 bits
+# Tensors in the precision that a kernel is told.
+NUMBERS = {
+    *(
+        "logits",
+        "weight",
+        "table",
+        "slot",
+        "queries",
+        "memory",
+        "mask",
+        "out",
+        "heard",
+        "slots",
+        "told",
+    ),
+    *("features", "written", "bias", "kept", "x", "gain", "shift", "residual", "y"),
+}
+# Tensors of which a kernel reads 16 bytes at once, and those whose steps between rows it is told.
+_ATTENTION = {"queries", "kept"}
+AT_ONCE = {
+    "embedding": {"queries", "memory"},
+    "follow": {"features", "written", "weight"},
+    "beam_step": {"sight"},
+    "attend": _ATTENTION,
+    "attend_slots": _ATTENTION,
+    "product": {"x", "weight", "gain", "shift", "kept"},
+    "layer_norm": {"x", "gain", "shift", "y"},
+}
+STEPPED = {
+    "embedding": {"at", "memory", "mask"},
+    "attend": _ATTENTION | {"mask"},
+    "attend_slots": _ATTENTION | {"mask"},
+    **{name: {"scores"} for name in ("ban", "look", "judge")},
+}
+
+
+def aligned(x: Tensor) -> bool:
+    """Whether the numbers of each row are side by side in whole words of 16 bytes, which all rows begin with."""
+    *rows, last = zip(x.shape, x.stride(), strict=True)
+    steps = [last[0], *(step for size, step in rows if size > 1)]
+    words = x.data_ptr() % 16 == 0 and not any(step * x.element_size() % 16 for step in steps)
+    return words and last[1] == 1
+
+
+class Signature:
+    """The parameters of a kernel.
+
+    Args:
+        name: of the kernel.
+        schema: of its operator.
+    """
+
+    def __init__(self, name: str, schema: str):
+        self.name, found = name, re.findall(r"(\w+)(\(\w!\))?\?? (\w+)[,)]", schema)
+        self.parameters = [(word, bool(written)) for _, written, word in found]
+        words = [word for word, _ in self.parameters]
+        self.precision = words.index("precision") if "precision" in words else None
+        self.at_once, self.stepped = AT_ONCE.get(name, set()), STEPPED.get(name, set())
+        self.numbers = {"logits"} if "logits" in words else NUMBERS
+
+    def read(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments as the kernel reads them; what it only reads is copied where it lies in another way.
+
+        Raises:
+            RuntimeError: the kernel cannot read them.
+        """
+        found = list(arguments)
+        devices = {value.device for value in found if isinstance(value, Tensor)}
+        known = len(devices) == 1
+        for place, (word, written) in enumerate(self.parameters):
+            value = found[place]
+            if isinstance(value, Tensor):
+                if not (written or word in self.stepped or self._reads(word, value)):
+                    value = found[place] = value.clone(memory_format=torch.contiguous_format)
+                known = known and self._reads(word, value) and self._knows(word, value, found)
+            elif isinstance(value, int):
+                known = known and -LARGEST <= value <= LARGEST
+            if not known:
+                raise RuntimeError(f"the kernel {self.name} cannot read {word} as it is given")
+        return found
+
+    def _reads(self, word: str, x: Tensor) -> bool:
+        if word in self.stepped:
+            side_by_side = word != "mask" or x.stride(-1) == 1 or x.size(-1) == 1
+        else:
+            side_by_side = x.is_contiguous()
+        return side_by_side and (word not in self.at_once or aligned(x))
+
+    def _knows(self, word: str, x: Tensor, found: Sequence[Any]) -> bool:
+        if self.precision is not None and word in self.numbers:
+            return PRECISIONS.get(x.dtype) == found[self.precision]
+        return x.dtype is not torch.int32 or word in (
+            "seen",
+            "hidden",
+        )  # those have words of 4 bytes
+
+
+def words(arguments: Sequence[Any]) -> bytes:
+    """The struct of a kernel's parameters: words of 8 bytes, a tensor as its address, ``None`` as 0."""
+    packed = [
+        struct.pack("=d", value)
+        if isinstance(value, float)
+        else struct.pack("=q", value.data_ptr() if isinstance(value, Tensor) else value or 0)
+        for value in arguments
+    ]
+    return b"".join(packed)
