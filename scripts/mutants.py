@@ -25,15 +25,13 @@ from fairseq_aggdec.records.results import write_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
-LOSSLESS, OPTIONS, BEAM = (
-    f"tests/equality/test_{name}.py" for name in ("lossless", "options", "beam")
+LOSSLESS, OPTIONS, BEAM, BOARD = (
+    f"tests/equality/test_{name}.py" for name in ("lossless", "options", "beam", "beam_on_device")
 )
 TREES, CACHED, GAD = (
     f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder", "gad")
 )
-RULES, STEPS, TABLES = (
-    f"tests/unit/test_{name}.py" for name in ("rules", "beam_rules", "beam_tables")
-)
+RULES, TABLES = (f"tests/unit/test_{name}.py" for name in ("rules", "beam_tables"))
 ACCEPTANCE = "tests/unit/test_acceptance.py"
 
 
@@ -69,10 +67,10 @@ MUTANTS = [
         ("tests/unit/test_window.py", CACHED),
     ),
     Mutant(
-        *("a node of a tree does not see its ancestors", "search/beam/search.py"),
-        "above | 1 << tree.places",
-        "1 | 1 << tree.places",
-        (BEAM,),
+        *("a hypothesis does not see its ancestors", "search/beam/board.py"),
+        "sight.copy_(sight.gather(1, parents.unsqueeze(2).expand_as(sight)))",
+        "pass",
+        (BOARD,),
     ),
     Mutant(
         *("positions of a tree by place, not by depth", "windows/tree_window.py"),
@@ -171,16 +169,10 @@ MUTANTS = [
         (LOSSLESS, OPTIONS),
     ),
     Mutant(
-        *("beam search: ends count among twice the beam", "search/beam/rules.py"),
-        "[item for item in pool[:beam] if item[2] == rules.eos]",
-        "[item for item in pool if item[2] == rules.eos]",
-        (STEPS, BEAM),
-    ),
-    Mutant(
-        *("beam search: prefixes are given up too early", "search/beam/rules.py"),
-        "if score + rules.bonus <= least:",
-        "if score - 0.5 <= least:",
-        (STEPS, "tests/unit/test_beam_search.py", BEAM),
+        *("beam search: ends count among twice the beam", "search/beam/board.py"),
+        "self._end(rows, best[:, :beam], parents[:, :beam], ending[:, :beam])",
+        "self._end(rows, best, parents, ending)",
+        ("tests/unit/test_beam_board.py", BOARD),
     ),
     Mutant(
         *("beam search: scores divided by a length without the end", "search/beam/generator.py"),

@@ -20,7 +20,10 @@ class Pace:
         iterations: of a batch.
         host: seconds that the host takes to launch an iteration.
         device: seconds that the device takes for an iteration.
+        waits: the host waits for the device; a CPU has finished an iteration when it was launched.
     """
+
+    waits = True
 
     def __init__(self) -> None:
         self.iterations, self.host, self.device = (Fading(KEEP) for _ in range(3))
@@ -28,6 +31,8 @@ class Pace:
     @property
     def ahead(self) -> int:
         """How many iterations may be under way with unknown outcome when another is launched."""
+        if not self.waits:
+            return 0
         if not (self.iterations.weight and self.host.weight and self.device.weight):
             return 1
         waits = (self.iterations.mean - 1) * (self.host.mean + LATENCY)

@@ -76,7 +76,7 @@ class DecoderLayer(FastLayer):
         grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
         if self.precision.int8:
             attended = attention.attend_alone(grid, k, v, mask)
-        elif window.fixed and grid.device.type == "cpu":  # --strict
+        elif self.precision.strict and window.fixed and grid.device.type == "cpu":
             attended = attention.attend_by_query(grid, k, v, mask)
         else:
             attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)

@@ -27,7 +27,6 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.graphs.capture import Captured
 from fairseq_aggdec.engine.graphs.window_graphs import (
     CAPTURED_AT,
-    ROWS,
     GraphMemory,
     grid_end,
     grid_rows,
@@ -95,7 +94,8 @@ class AheadLoop(ABC):
         many it took. One more may have been launched, in vain."""
         self.ends: dict[int, int] = {}  # the last positions of the sentences that have ended
         sentences: Sequence[int] = range(count)
-        pace, calls = self.paces[grid_rows(min(count, ROWS[-1])), size > 0], counters.calls
+        pace, calls = self.paces[grid_rows(count), size > 0], counters.calls
+        pace.waits = self.flags.device.type != "cpu"
         pending: deque[Launched] = deque()
         # of iterations, to shape the windows of later ones
         outcomes: deque[dict[int, int]] = deque()
@@ -157,10 +157,6 @@ class AheadLoop(ABC):
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.flags.device, self.pool)  # runs it once
 
-    def takes_over(self) -> bool:
-        """Whether this loop decodes the batch that has been started, and not the host's."""
-        return self.captures()
-
     def captures(self) -> bool:
         """Whether whole iterations of the batch can be captured."""
         return self.verifier.captures
@@ -185,7 +181,7 @@ class AheadLoop(ABC):
     def _left(self, sentences: Sequence[int], alive: Sequence[bool]) -> Sequence[int]:
         """The sentences that go on, each in the row of its place: as they are until a smaller grid has room for all."""
         count = sum(alive)
-        if count and grid_rows(min(count, ROWS[-1])) >= len(sentences):
+        if count and grid_rows(count) >= len(sentences):
             return sentences
         keep = remaining(alive)
         if not count or keep is None:
@@ -218,6 +214,7 @@ class DeviceLoop(AheadLoop):
         return self.board.flags
 
     def takes_over(self) -> bool:
+        """Whether this loop decodes the batch that has been started, and not the host's."""
         return self.captures() or self.verifier.launches
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
@@ -241,7 +238,7 @@ class DeviceLoop(AheadLoop):
         # Behind the longest output there is room for its </s> and for what is not kept.
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
-        wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
+        wanted = grid_rows(len(rows)), length
         features = features if self.drafter.reads_features else 0
         kind = prefix, features, like.device, like.dtype
         board = self.board

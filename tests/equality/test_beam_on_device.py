@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import itertools
+import operator
 from typing import Any
 
 import pytest
 import torch
 
 from fairseq_aggdec.budget.pace import Pace
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.search.beam import generator as module
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.beam.on_device import BeamLoop
+from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.errors import NonFiniteError
 from tests.equality.test_beam import (  # noqa: F401  (run here again)
     copier,
@@ -29,12 +33,9 @@ from tests.equality.test_beam import (  # noqa: F401  (run here again)
     test_unknown_words_before_a_free_end,
     test_weights_may_change_between_batches,
 )
-from tests.support import make_batch, make_model, make_task, random_sources
+from tests.support import generation_options, make_batch, make_model, make_task, random_sources
 
-
-class Everywhere(BeamLoop):
-    def takes_over(self) -> bool:
-        return True
+OWN_LOOP = BeamGenerator._loop
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def loop(self: BeamGenerator) -> BeamLoop:
         if self.device_loop is None or self.device_loop.verifier is not self.verifier:
-            self.device_loop = Everywhere(self.verifier)
+            self.device_loop = BeamLoop(self.verifier)
         return self.device_loop
 
     monkeypatch.setattr(BeamGenerator, "_loop", loop)
@@ -75,3 +76,41 @@ def test_a_broken_sentence_is_named() -> None:
     with pytest.raises(NonFiniteError) as error:
         ours([model], sample, beam=3)
     assert error.value.row == 2
+
+
+def searched(search: SearchedTree) -> Any:
+    """The steps of a search; when it has ended, the library still knows what would have gone on."""
+    words = search.tree.words
+    beams = [[words(node) for _, node in beam] for beam in search.beams[:-1]]
+    endings = [words(ending.node) for ending in search.endings]
+    asked = [[words(node) for node in call] for call in search.asked]
+    return beams, endings, asked, search.gains, search.done, search.depth
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+def test_trees_are_those_of_the_library(
+    copier: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who looks at a search sees the same without the compiled library: trees, history, every step."""
+    sample, found = make_batch(random_sources(22, 5, longest=9)), {}
+    for name in ("library", "board"):
+        task, seen = make_task("beam", draft_from="none"), list[list[int]]()
+        options = generation_options(beam=3, retain_iter_history=True)
+        generator = task.build_generator([copier], options)
+        generator.watch = lambda trees, seen=seen: seen.append(
+            [len(tree.endings) for tree in trees]
+        )
+        monkeypatch.setattr(module, "kernels", kernels if name == "library" else lambda: None)
+        monkeypatch.setattr(BeamGenerator, "_loop", OWN_LOOP)
+        monkeypatch.setattr(Pace, "ahead", 0)
+        lists = generator.generate([copier], sample)
+        found[name] = lists, generator.searches, seen
+    (lists, trees, steps), (other_lists, other_trees, other_steps) = found.values()
+    assert steps == other_steps
+    for search, tree in zip(trees, other_trees, strict=True):
+        assert searched(search) == searched(tree)
+    for one, other in zip(lists, other_lists, strict=True):
+        assert [h["tokens"].tolist() for h in one] == [h["tokens"].tolist() for h in other]
+        histories = ([step["tokens"].tolist() for step in h["history"]] for h in (one[0], other[0]))
+        assert operator.eq(*histories)

@@ -17,8 +17,8 @@ from torch import Tensor
 from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, board_for, chooses_alike
-from fairseq_aggdec.search.beam.rules import SentenceRules, step
 from fairseq_aggdec.search.beam.tables import by_operators
+from tests.plain_beam_search import SentenceRules, step
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.unit.test_gpu_kernels import random_logits
 from tests.unit.test_rules import repeats

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.search.beam.rules import Continuation, SentenceRules, Table, step
+from tests.plain_beam_search import Continuation, SentenceRules, Table, step
 
 PAD, EOS, UNK = 1, 2, 3
 Row = list[float]

@@ -21,13 +21,13 @@ from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.beam.budget import GAIN_WEIGHT, LOOK_AGAIN, Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
-from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.searches import numbers
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
+from tests.plain_beam_search import SentenceSearch
 from tests.unit.test_beam_rules import EOS as END
 from tests.unit.test_beam_rules import Row, plain_step, random_row, random_rules, small
 from tests.unit.test_whole_searches import CPU, EOS, PAD, START, UNK, Cache, SomeOptions, run

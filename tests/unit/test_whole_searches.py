@@ -20,8 +20,6 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import TopBeta, exact
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
-from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import BeamSearch, SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled import greedy
@@ -36,6 +34,7 @@ from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput
+from tests.plain_beam_search import BeamSearch, SentenceRules, SentenceSearch
 
 PAD, EOS, UNK, START = 1, 2, 3, 0
 CPU = torch.device("cpu")

@@ -282,8 +282,8 @@ class WindowGraphs:
 
 
 def grid_rows(rows: int) -> int:
-    """Rows of the smallest step with room for ``rows``."""
-    return ROWS[bisect_left(ROWS, rows)]
+    """Rows of the smallest step with room for ``rows``; of more than any step has, as many as there are."""
+    return rows if rows > ROWS[-1] else ROWS[bisect_left(ROWS, rows)]
 
 
 def grid_end(keys: int) -> int:

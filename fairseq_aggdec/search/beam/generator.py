@@ -16,8 +16,6 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypotheses
-from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import BeamSearch, SentenceSearch, count
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import Outputs
@@ -86,56 +84,39 @@ class BeamGenerator(CachedGenerator):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
         self.searches = []
-        if self._is_unseen and (loop := self._loop()) is not None:
-            with self.counters.clock("verify"):
-                return loop.decode(self.options, limits, batch.start, batch.prefixes, self.counters)
-        return self._plain(batch, limits) if kernels() is None else self._compiled(batch, limits)
+        if (loop := self._loop()) is None:
+            return self._compiled(batch, limits)
+        with self.counters.clock("verify"):
+            given = self.options, limits, batch.start, batch.prefixes
+            outputs = loop.decode(*given, self.counters, self.watch)
+        return self._with_trees(outputs, loop.trees)
 
     @property
-    def _is_unseen(self) -> bool:
-        """Whether nobody looks at the trees of a batch, and the search is this class's own."""
+    def _is_seen(self) -> bool:
+        """Whether somebody looks at the trees of a batch, or the search is not this class's own."""
         seen = self.keeps_trees or self.watch is not None or self.retain_history
-        return not seen and self.search_type is WindowByWindow
+        return seen or self.search_type is not WindowByWindow
 
     def _loop(self) -> BeamLoop | None:
-        """The loop that a GPU goes on with alone; None: the host searches."""
+        """The search on the board: on a GPU, and where there is no compiled library; None: the library searches."""
         # A clock that waits for the device tells the parts of an iteration apart, which are one there.
-        if not self.verifier.captures or self.counters.wait is not None:
+        alone = self.verifier.captures and self.counters.wait is None and not self._is_seen
+        library = kernels() is not None
+        if library and not (alone and self.verifier.reads_trees):
             return None
         loop = self.device_loop
         if loop is None or loop.verifier is not self.verifier:
             from fairseq_aggdec.search.beam.on_device import BeamLoop
 
             loop = self.device_loop = BeamLoop(self.verifier)
-        return loop if loop.takes_over() else None
+        return loop
 
-    def _plain(self, batch: Batch, limits: Limits) -> list[SearchedTree]:
-        """Decodes a batch where there is no compiled library."""
-        searches = [
-            SentenceSearch(index, self._rules(batch, limits, index), batch.start, self._ngram)
-            for index in range(len(limits.ends))
-        ]
-        search = BeamSearch(list(searches), self.options, batch.source.device, self.watch)
-        decode(self.verifier, search, self.counters)
-        count(searches, self.counters)
-        self.searches = searches
-        return list(searches)
-
-    @property
-    def _ngram(self) -> int:
-        return max(0, self.options.no_repeat_ngram_size)
-
-    def _rules(self, batch: Batch, limits: Limits, index: int) -> SentenceRules:
-        return SentenceRules(
-            self.eos,
-            self.beam_size,
-            limits.longest,
-            limits.floor,
-            batch.prefixes[index],
-            self.pad,
-            max(0.0, -self.unk_penalty),
-            limits.ends[index] if limits.exact else None,
-        )
+    def _with_trees(self, outputs: Outputs, trees: Callable[[], list[SearchedTree]]) -> Found:
+        """The outputs of a batch, or its trees where somebody looks at them."""
+        if not (self.keeps_trees or self.retain_history):
+            return outputs
+        self.searches = found = trees()
+        return found
 
     def _compiled(self, batch: Batch, limits: Limits) -> Found:
         library = self._library(batch, limits)
@@ -154,10 +135,7 @@ class BeamGenerator(CachedGenerator):
         outputs = library.outputs(self.counters)
         if decoder is not None:
             self.counters.calls += outputs.found.calls
-        if not (self.keeps_trees or self.retain_history):
-            return outputs
-        self.searches = trees = library.trees()
-        return trees
+        return self._with_trees(outputs, library.trees)
 
     def _library(self, batch: Batch, limits: Limits) -> BeamLibrary:
         """The search of a batch, with what it drafts from."""

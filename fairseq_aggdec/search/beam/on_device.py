@@ -1,13 +1,14 @@
-"""Beam search without the host: a step is one captured graph, over a board that stays where it is.
+"""Beam search on the board: on a GPU without the host, where a step is one captured graph.
 
 Nothing is evaluated ahead of the search, and no step is copied to the host. All that was found comes in one copy when
-the last sentence has ended. Searches that somebody looks at stay on the host.
+the last sentence has ended. On any device this is also the search where there is no compiled library.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.ahead import AheadLoop
 from fairseq_aggdec.search.beam.board import BeamBoard, board_for
+from fairseq_aggdec.search.beam.tree import ROOT, Ending, SearchedTree, Tree
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.counters import Counters
@@ -27,13 +29,11 @@ class BeamLoop(AheadLoop):
     """Decodes batches that the verifier has taken up, one after the other."""
 
     board: BeamBoard
+    watch: Callable[[Sequence[SearchedTree]], None] | None = None
 
     @property
     def flags(self) -> Tensor:
         return self.board.flags
-
-    def takes_over(self) -> bool:
-        return self.captures() and self.verifier.reads_trees
 
     def decode(
         self,
@@ -42,9 +42,10 @@ class BeamLoop(AheadLoop):
         start: int,
         prefixes: Sequence[Sequence[int]],
         counters: Counters,
+        watch: Callable[[Sequence[SearchedTree]], None] | None = None,
     ) -> DeviceOutputs:
         """The finished hypotheses of all sentences; arguments as of
-        :class:`~fairseq_aggdec.search.beam.library.BeamLibrary`.
+        :class:`~fairseq_aggdec.search.beam.library.BeamLibrary`. ``watch`` is shown the trees after every step.
 
         Raises:
             NonFiniteError: the model gave no numbers where the search needs them.
@@ -53,8 +54,10 @@ class BeamLoop(AheadLoop):
         self._take_up(options, limits.longest, count, len(prefixes[0]))
         self.board.set(limits, start, prefixes)
         self.order, self.left, self.longest = list(range(count)), count, limits.longest + 1
+        self.watch, self.start = watch, start
+        self.lengths = limits.ends if limits.exact else None
         steps = self._run(count, 0, counters)
-        found = DeviceOutputs(self.board, self.order, limits, steps)
+        found = DeviceOutputs(self.board, self.order, self.lengths, steps)
         found.count(counters)
         return found
 
@@ -79,6 +82,40 @@ class BeamLoop(AheadLoop):
         self.board.take(shape.rows, shape.end, output.logits)
         return self.board.flags
 
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
+        super()._launch(sentences, size, end)
+        if self.watch is not None:
+            self.watch(self.trees())
+
+    def trees(self) -> list[SearchedTree]:
+        """How each sentence of the batch was searched so far; one transfer."""
+        board, count = self.board, len(self.order)
+        states = board.rounds, board.flags, board.words, board.parents, board.totals
+        parts = read([x[:count] for x in (*states, board.count, board.nodes, board.ends)])
+        found = map(self._tree, self.order, *(part.tolist() for part in parts))
+        return sorted(found, key=operator.attrgetter("index"))
+
+    def _tree(self, index: int, rounds: int, flag: int, *written: Any) -> SearchedTree:
+        """The tree of a sentence; ``written`` is its row of the board's fields of the same names."""
+        words, parents, totals, count, nodes, ends = written
+        length = None if self.lengths is None else self.lengths[index]
+        search = SearchedTree(index, Tree([ROOT], [self.start]), source_length=length)
+        tree, of_slot = search.tree, [{0: ROOT}]  # of each depth, the node of each slot
+        for step in range(rounds):
+            search.asked.append([node for _, node in search.active])
+            live = [slot for slot, total in enumerate(totals[step]) if total > -torch.inf]
+            before = of_slot[step]
+            of_slot.append({s: tree.child(before[parents[step][s]], words[step][s]) for s in live})
+            search.beams.append([(totals[step][s], node) for s, node in of_slot[-1].items()])
+        tree.placed = [node for call in search.asked for node in call]
+        tree.used = set(tree.placed)
+        tree.totals = {node: total for beam in search.beams for total, node in beam}
+        ended = [divmod(node, self.board.options.beam_size) for node in nodes[1 : count + 1]]
+        for (depth, slot), total in zip(ended, ends[1:], strict=False):
+            search.endings.append(Ending(total, of_slot[depth][slot]))
+        search.gains, search.done = [1] * rounds, flag < 0
+        return search
+
     def _keep_rows(self, rows: Sequence[int]) -> None:
         super()._keep_rows(rows)
         kept = set(rows)
@@ -94,7 +131,7 @@ class DeviceOutputs(Outputs):
     Args:
         board: whose sentences have ended.
         order: the sentence of each row.
-        limits: lengths of the outputs.
+        lengths: of the outputs, where these are given; else None.
         steps: how many the device has done.
 
     Attributes:
@@ -104,8 +141,10 @@ class DeviceOutputs(Outputs):
         NonFiniteError: the model gave no numbers where the search needs them.
     """
 
-    def __init__(self, board: BeamBoard, order: Sequence[int], limits: Limits, steps: int):
-        self.lengths = limits.ends if limits.exact else None
+    def __init__(
+        self, board: BeamBoard, order: Sequence[int], lengths: list[int] | None, steps: int
+    ):
+        self.lengths = lengths
         count, rows = len(order), torch.tensor(order).argsort()  # the row of each sentence
         states = [x[:count] for x in (board.ends, board.nodes, board.count, board.rounds)]
         states += [x[:count, :steps] for x in (board.totals, board.words, board.parents)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fairseq_aggdec.search.beam.rules import Prefix
-
 ROOT = 0
+# (sum of log-probabilities in nats, node)
+Prefix = tuple[float, int]
 
 
 @dataclass(frozen=True)
