@@ -19,7 +19,7 @@ from fairseq_aggdec.drafters.slot_window import (
 from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
@@ -47,7 +47,7 @@ class LayerSlots:
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
-        encoder_out = in_kind(encoder_out, self.model.decoder.embed_tokens.weight)
+        encoder_out = as_dtype_of(encoder_out, self.model.decoder.embed_tokens.weight)
         self.encoder_out = encoder_out
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
@@ -140,10 +140,10 @@ class SlotEmbedding(TokenEmbedding):
     def positions(self, count: int) -> Tensor:
         # The slots after the longest prefix have positions beyond those of targets.
         size = self.decoder.max_positions() + self.decoder.block_size
-        return self.lay_out(size) if self.table is None else self.table
+        return self.make_table(size) if self.table is None else self.table
 
-    def lay_out(self, size: int) -> Tensor:
-        table = super().lay_out(size)
+    def make_table(self, size: int) -> Tensor:
+        table = super().make_table(size)
         if self.memories:
             self.queries = self.decoder.copy_query(table).detach()
         return table
@@ -170,17 +170,17 @@ class CachedSlots:
         self.reader.start(
             encoder_out, len(src_tokens), self._capacity(src_tokens), tokens=src_tokens
         )
-        self._taken_up(src_tokens)
+        self._batch_started(src_tokens)
 
     def read(self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor]) -> None:
         source = net_input["src_tokens"]
-        self.reader.read(encoder, net_input, self._capacity(source))
-        self._taken_up(source)
+        self.reader.encode(encoder, net_input, self._capacity(source))
+        self._batch_started(source)
 
     def _capacity(self, src_tokens: Tensor) -> int:
         return src_tokens.size(1) + self.decoder.block_size
 
-    def _taken_up(self, src_tokens: Tensor) -> None:
+    def _batch_started(self, src_tokens: Tensor) -> None:
         # Tokens whose keys and values stand in the cache for good.
         self.cached = [0] * len(src_tokens)
         self.device = src_tokens.device

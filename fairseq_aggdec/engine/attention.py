@@ -176,7 +176,7 @@ def _attends_alike(dtype: torch.dtype, size: int, device: torch.device) -> bool:
             GridTree(at, at, shape, at, seen.unsqueeze(1)),
         )
         for window, few in product(windows, (0, FEW_BLOCKS)):
-            numbers = Attended(window, dtype, heads, size)
+            numbers = RandomAttention(window, dtype, heads, size)
             if not alike(window, numbers, window.mask(dtype), window.sight(), few):
                 return False
     return True
@@ -194,7 +194,7 @@ def attends_alike(device: torch.device) -> bool:
     return all(probe(device) for probe in PROBES.values())
 
 
-class Attended:
+class RandomAttention:
     """Random numbers that a window may attend to.
 
     Args:
@@ -230,7 +230,7 @@ class Attended:
 
 
 def alike(
-    window: GridWindow, numbers: Attended, mask: Tensor, sight: Sight, few: int = FEW_BLOCKS
+    window: GridWindow, numbers: RandomAttention, mask: Tensor, sight: Sight, few: int = FEW_BLOCKS
 ) -> bool:
     """Whether both attentions agree, with garbage wherever no slot looks.
 

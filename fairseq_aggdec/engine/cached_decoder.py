@@ -14,7 +14,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import Memory, needs_mask
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
@@ -78,7 +78,7 @@ class CachedDecoder:
         packed, new = self.packed, other.packed
         new.draft_projection(packed.proposing)
         if packed.embedding.table is not None:
-            new.embedding.lay_out(len(packed.embedding.table))
+            new.embedding.make_table(len(packed.embedding.table))
         if self.heads is not None:
             self.heads.layers = None  # made anew when they are asked
         return renew([packed, self.heads], [new, other.heads])
@@ -89,7 +89,7 @@ class CachedDecoder:
         rows: int,
         capacity: int,
         tokens: Tensor | None = None,
-        known: Tensor | None = None,
+        memory: Tensor | None = None,
     ) -> None:
         """Forgets all rows and takes up a new batch.
 
@@ -98,25 +98,25 @@ class CachedDecoder:
             rows: B, the number of sentences.
             capacity: positions per row to make room for at first; the room grows when needed.
             tokens: (B, S), which only some embeddings need.
-            known: what the layers read of the encoder's output; None: it is not known.
+            memory: keys and values (layers, B, S, 2C) of the encoder's output; None: they are computed here.
         """
-        given, encoder_out = encoder_out, in_kind(encoder_out, self.like)
-        known = known if encoder_out is given else None
+        given, encoder_out = encoder_out, as_dtype_of(encoder_out, self.like)
+        memory = memory if encoder_out is given else None
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
-        memory, mask = self.packed.read_source(encoder_out, tokens, known)
-        self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])
-        self._taken_up(encoder_out, rows)
+        kv, mask = self.packed.read_source(encoder_out, tokens, memory)
+        self.cache.start(kv, mask, shape, encoder_out["encoder_out"][0])
+        self._batch_started(encoder_out, rows)
 
-    def read(
+    def encode(
         self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor], capacity: int
     ) -> EncoderOut:
-        """Has an encoder read a batch, and takes it up: on a GPU in one launch, where that can be.
+        """Encodes a batch and takes it up as :meth:`start` does: on a GPU by a captured graph, where there is one.
 
         Args:
             net_input: ``src_tokens`` (B, S).
             capacity: as of :meth:`start`.
         """
-        source, found, known = net_input["src_tokens"], None, None
+        source, found, memory = net_input["src_tokens"], None, None
         if self.graphs is not None and isinstance(encoder, FastEncoder):
             if self.starts is None or self.starts.encoder is not encoder:
                 self.starts = StartGraphs(self.graphs, encoder, self.packed.read_source)
@@ -127,17 +127,17 @@ class CachedDecoder:
         if found is None:
             if isinstance(encoder, FastEncoder):
                 fits = encoder.channels == self.packed.source_width
-                found, known = encoder.read_by(self.compiled if fits else None, net_input)
+                found, memory = encoder.encode(self.compiled if fits else None, net_input)
             else:
                 found = encoder(net_input)
-            self.start(found, source.size(0), capacity, source, known)
+            self.start(found, source.size(0), capacity, source, memory)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))
-            self._taken_up(found, len(source))
+            self._batch_started(found, len(source))
         return found
 
-    def _taken_up(self, encoder_out: EncoderOut, rows: int) -> None:
+    def _batch_started(self, encoder_out: EncoderOut, rows: int) -> None:
         self.views = None
         self.types: Tensor | None = None
         if self.heads is not None:

@@ -94,7 +94,7 @@ class FastEncoder:
         self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._form())
-        self.positions: Tensor | None = None  # (longest source so far or more, C)
+        self.table: Tensor | None = None  # of positions: (longest source so far or more, C)
 
     def _form(self) -> EmbeddingForm | None:
         """The embedding for the compiled library; None where PyTorch embeds."""
@@ -106,13 +106,20 @@ class FastEncoder:
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        return self.read_by(None, net_input)[0]
+        return self.encode(None, net_input)[0]
 
-    def read_by(
+    def encode(
         self, reader: CompiledLayers | None, net_input: Mapping[str, Tensor]
     ) -> tuple[EncoderOut, Tensor | None]:
-        """The output, and what the layers of a decoder read of it, where the library does both in one call; see
-        :meth:`CompiledLayers.read_source`."""
+        """The output, and the keys and values (layers, B, S, 2C) of it for a decoder's layers.
+
+        Args:
+            reader: the layers of the decoder; None: no keys and values are wanted.
+            net_input: ``src_tokens`` (B, S).
+
+        Returns:
+            fairseq's encoder output; keys and values, None where the compiled library does not compute both at once.
+        """
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
         if self.compiled is not None:
             return self._compiled(src_tokens, reader)
@@ -123,13 +130,13 @@ class FastEncoder:
         else:
             rows, length = src_tokens.shape
             lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
-        x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
+        x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
         return _output(self._plain(x, padding), padding, lengths, embedding), None
 
     def renew(self, new: "FastEncoder") -> bool:
         """Takes over the numbers of another one, see :meth:`CachedDecoder.renew`."""
-        if self.positions is not None:
-            new.lay_out(len(self.positions))
+        if self.table is not None:
+            new.make_table(len(self.table))
         return renew(self, new)
 
     def reads(self, length: int) -> bool:
@@ -137,52 +144,33 @@ class FastEncoder:
         return self.encoder.quant_noise is None and length <= int(self.encoder.max_positions())
 
     def on_grid(self, tokens: Tensor) -> EncoderOut:
-        """:meth:`__call__` without the host, for tokens (R, L) after :meth:`places` was asked; there is padding."""
+        """:meth:`__call__` without the host, for tokens (R, L) after :meth:`positions` was called; there is padding."""
         padding, encoder = tokens.eq(self.padding_idx), self.encoder
         real = ~padding
         x = embedding = encoder.embed_scale * encoder.embed_tokens(tokens)
-        if self.positions is not None:
-            x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), self.positions)
+        if self.table is not None:
+            x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), self.table)
         placed = {PLACED: [x]}
         if encoder.layernorm_embedding is not None:
             x = encoder.layernorm_embedding(x)
         lengths = real.sum(1, keepdim=True)
         return placed | _output(self._plain(x, padding), padding, lengths, embedding)
 
-    def places(self, length: int) -> Tensor | None:
-        """(N, C) what is added to a source of that length, or to as much as has positions; None: nothing."""
-        encoder, table = self.encoder, self.positions
+    def positions(self, length: int) -> Tensor | None:
+        """(N, C) position embeddings of a source of that length, or of as much as has positions; None: it has none."""
+        encoder, table = self.encoder, self.table
         if table is not None and table.size(0) >= length:
             return table
         if encoder.embed_positions is None:
             return None
         most = encoder.max_positions()
         if table is None or table.size(0) < min(length, most):
-            self.lay_out(min(max(256, 2 * length), most))
-        return self.positions
+            self.make_table(min(max(256, 2 * length), most))
+        return self.table
 
-    def lay_out(self, length: int) -> None:
+    def make_table(self, length: int) -> None:
         """Makes the table of positions for sources of up to that length."""
-        weight = self.encoder.embed_tokens.weight
-        source = weight.new_full((1, length), self.padding_idx + 1, dtype=torch.long)
-        found = self.encoder.embed_positions(source)[0].detach().to(weight.dtype)
-        # The compiled library reads that many numbers of each.
-        self.positions = found.expand(-1, self.channels).contiguous()
-
-    def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
-        """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""
-        encoder, length = self.encoder, src_tokens.size(1)
-        if padded or encoder.embed_positions is None or encoder.quant_noise is not None:
-            x, embedding = encoder.forward_embedding(src_tokens)
-            return x, embedding
-        if self.positions is None or len(self.positions) < length:
-            self.lay_out(length)
-        assert self.positions is not None
-        embedding = encoder.embed_scale * encoder.embed_tokens(src_tokens)
-        x = embedding + self.positions[:length]
-        if encoder.layernorm_embedding is not None:
-            x = encoder.layernorm_embedding(x)
-        return encoder.dropout_module(x), embedding
+        self.table = position_table(self.encoder, length, self.channels)
 
     def _plain(self, x: Tensor, padding: Tensor | None) -> Tensor:
         hidden_keys = None
@@ -209,7 +197,7 @@ class FastEncoder:
             x = torch.empty(shape, dtype=torch.float32, device=host)
             embedding = torch.empty(shape, dtype=torch.float32, device=host)
             given = tokens, self.padding_idx, self.types, lengths
-            said, memory = compiled.encode(*given, x, embedding, self.places(length), reader)
+            said, memory = compiled.encode(*given, x, embedding, self.positions(length), reader)
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
             if x.size(-1) != self.channels:
@@ -238,8 +226,20 @@ def _output(
     }
 
 
-def in_kind(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
-    """The output in the kind of numbers of ``like``: fast forms of models in bfloat16 give fp32, others do not."""
+def position_table(part: Any, size: int, width: int) -> Tensor:
+    """(size, width) position embeddings of a sentence without padding, contiguous as the compiled library reads them.
+
+    Args:
+        part: fairseq's encoder or decoder.
+    """
+    weight = part.embed_tokens.weight
+    sentence = weight.new_full((1, size), part.padding_idx + 1, dtype=torch.long)
+    found: Tensor = part.embed_positions(sentence)[0].detach().to(weight.dtype)
+    return found.expand(-1, width).contiguous()
+
+
+def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
+    """The output in the dtype of ``like``: packed models in bfloat16 compute in fp32, stock modules do not."""
     names = "encoder_out", "encoder_embedding"
     if encoder_out["encoder_out"][0].dtype is like.dtype:
         return encoder_out

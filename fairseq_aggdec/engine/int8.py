@@ -63,7 +63,7 @@ class Int8Linear:
         kernel: the product in the compiled library, None where there is none.
     """
 
-    carried = False  # its bias is its own
+    bias_folded = False  # its bias is its own
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False):
         weight, bias = joined([module.weight for module in modules]), joined_bias(modules)

@@ -85,7 +85,7 @@ class FastLinear:
     Attributes:
         kernel: the product in the compiled library, None where that does not do it.
         transposed: (C_in, C_out) the weight as it is, None where another layout is used.
-        carried: what the result is added to has the bias already (:func:`carry`).
+        bias_folded: what the result is added to has the bias already (:func:`fold_bias`).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class FastLinear:
     ):
         weight = joined([module.weight for module in modules])
         self.outputs, self.bias, self.relu = weight.size(0), joined_bias(modules), relu
-        self.carried = False
+        self.bias_folded = False
         self.packed: Tensor | None = None
         self.kernel: Product | None = None
         self.transposed: Tensor | None = None
@@ -124,7 +124,7 @@ class FastLinear:
 
     def add_to(self, x: Tensor, y: Tensor) -> Tensor:
         """The results of y (N, C_in) added to x (N, C_out), which they may be written to."""
-        if not self.carried:
+        if not self.bias_folded:
             return x + self(y)
         assert self.transposed is not None
         return x.addmm_(y, self.transposed)
@@ -152,12 +152,12 @@ class FastLinear:
         assert self.transposed is not None
         added = residual is not None
         return product(
-            *(x, self.transposed, None if added and self.carried else self.bias),
+            *(x, self.transposed, None if added and self.bias_folded else self.bias),
             relu=self.relu,
             norm=None if norm is None else norm.parameters,
             kept=kept,
             residual=residual,
-            twice=added and not self.carried,  # as `add_to` rounds
+            twice=added and not self.bias_folded,  # as `add_to` rounds
         )
 
 
@@ -252,7 +252,7 @@ def add(layer: Any, x: Tensor, y: Tensor, fused: bool) -> Tensor:
     return found
 
 
-def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:
+def fold_bias(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:
     """The bias of what a residual connection begins at, with that of the product whose result is added to it.
 
     For GPUs, where each operator is a launch: the product is then added in place, and nothing is left to add. What
@@ -264,14 +264,14 @@ def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tenso
     shift = product.bias.detach()
     # In fp32, also in half precision: rounded once.
     reader.bias = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
-    product.carried = True
+    product.bias_folded = True
     return bias.detach() + shift
 
 
-def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
-    """:func:`carry` in all decoder layers, whose norms follow; ``bias`` is of what the first reads."""
+def fold_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
+    """:func:`fold_bias` in all decoder layers, whose norms follow; ``bias`` is of what the first reads."""
     first = layers[0]
-    bias = carry(bias, first.qkv, first.own_out)
+    bias = fold_bias(bias, first.qkv, first.own_out)
     for layer, following in zip(layers, [*layers[1:], None], strict=True):
         block = layer.feed_forward
         connections = [
@@ -281,7 +281,7 @@ def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
         if following is not None:
             connections.append((block.norm, following.qkv, following.own_out))
         for norm, reader, added in connections:
-            norm.bias = carry(norm.bias, reader, added)
+            norm.bias = fold_bias(norm.bias, reader, added)
     return bias
 
 

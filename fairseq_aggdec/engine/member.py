@@ -11,8 +11,8 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import (
     FastEncoder,
     StockEncoder,
+    as_dtype_of,
     encoder_form,
-    in_kind,
     renewed,
     reorders_only,
 )
@@ -45,42 +45,42 @@ class Member:
         self.model, self.precision = model, precision
         self.encoder: FastEncoder | StockEncoder
         self.watch: ModelWatch | None = None
-        self.said: set[str] = set()
-        self._look()
+        self.logged: set[str] = set()
+        self._inspect()
 
     def _decoder_gap(self) -> str | None:
         return decoder_gap(self.model.decoder)
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """Finds the forms that represent the model as it is now, and logs once which parts have no fast form.
 
         Raises:
             ValueError: ``--int8`` was asked for, which has a fast form only.
         """
         self.encoder_gap, self.decoder_gap = encoder_gap(self.model.encoder), self._decoder_gap()
-        self.left = probabilities_gap(self.model)
-        self.unsure = self.decoder_gap is not None  # until its prefixes were compared
+        self.stock_only = probabilities_gap(self.model)
+        self.prefixes_unchecked = self.decoder_gap is not None  # until its prefixes were compared
         for part, gap in (
             ("encoder", self.encoder_gap),
-            ("decoder", self.decoder_gap or self.left),
+            ("decoder", self.decoder_gap or self.stock_only),
         ):
             if gap is not None and self.precision.int8:
                 raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
         if self.encoder_gap is not None:
-            self.say(f"encoder runs as it is: {self.encoder_gap}")
-        if self.decoder_gap is not None and self.left is None:
-            self.say(f"decoder runs by recomputing the whole prefix: {self.decoder_gap}")
+            self.log_once(f"encoder runs as it is: {self.encoder_gap}")
+        if self.decoder_gap is not None and self.stock_only is None:
+            self.log_once(f"decoder runs by recomputing the whole prefix: {self.decoder_gap}")
 
-    def say(self, line: str) -> None:
-        if line not in self.said:
-            self.said.add(line)
+    def log_once(self, line: str) -> None:
+        if line not in self.logged:
+            self.logged.add(line)
             logger.info(line)
 
     def refresh(self) -> None:
         if self.watch is not None and not self.watch.changed():
             return
         in_place = self.watch is not None and self.watch.in_place
-        self._look()
+        self._inspect()
         model, precision = self.model, self.precision
         if precision.int8:
             _check_int8(model)
@@ -123,15 +123,15 @@ class Member:
         if isinstance(encoder, FastEncoder) and encoder_input.keys() - READ:
             encoder = StockEncoder(self.model.encoder)  # it may read them, or refuse them
         if isinstance(self.decoder, CachedDecoder):
-            self.encoder_out = self.decoder.read(encoder, encoder_input, capacity)
+            self.encoder_out = self.decoder.encode(encoder, encoder_input, capacity)
         else:
             self.encoder_out = encoder(encoder_input)
             if isinstance(encoder, FastEncoder):
                 like = next(self.model.decoder.parameters())
-                self.encoder_out = in_kind(self.encoder_out, like)
+                self.encoder_out = as_dtype_of(self.encoder_out, like)
             self.decoder.start(self.encoder_out, rows, capacity)
 
-    def compare(self, rows: int) -> None:
+    def check_batch(self, rows: int) -> None:
         """Sets :attr:`left` where stock decoding of the batch of ``rows`` sentences calls what changes its numbers.
 
         An unknown encoder may change them when stock orders the rows. Recomputing a prefix may give other numbers than
@@ -139,11 +139,13 @@ class Member:
         """
         encoder = self.model.encoder
         if self.encoder_gap and not reorders_only(encoder, self.encoder_out, rows):
-            self.left = f"the reorder_encoder_out() of {type(encoder).__name__} changes numbers"
-        elif self.unsure and isinstance(self.decoder, PrefixDecoder):
-            self.unsure = False
+            self.stock_only = (
+                f"the reorder_encoder_out() of {type(encoder).__name__} changes numbers"
+            )
+        elif self.prefixes_unchecked and isinstance(self.decoder, PrefixDecoder):
+            self.prefixes_unchecked = False
             if doubt := self.decoder.doubt():
-                self.left = f"{self.decoder_gap}, {doubt}"
+                self.stock_only = f"{self.decoder_gap}, {doubt}"
 
 
 def _check_int8(model: nn.Module) -> None:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
-from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer
+from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer, position_table
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
     FastLinear,
     FastNorm,
     add,
-    carry_biases,
+    fold_biases,
     optional_norm,
     read,
     some_outputs,
@@ -57,7 +57,7 @@ class DecoderLayer(FastLayer):
         both = nn.Linear(value.in_features, out.out_features, device="meta")
         weight = out.weight.detach() @ value.weight.detach()
         bias = out(value.bias).detach()
-        if self.own_out.carried:
+        if self.own_out.bias_folded:
             # What is read has that bias already, and so has what the result is added to.
             bias = bias - out.bias.detach() - weight @ out.bias.detach()
         both.weight = nn.Parameter(weight, requires_grad=False)
@@ -189,15 +189,15 @@ class TokenEmbedding:
         self.table: Tensor | None = None
         self.replaced: Callable[[], object] = lambda: None
 
-    def carry_biases(self, layers: Sequence["DecoderLayer"]) -> None:
+    def fold_biases(self, layers: Sequence["DecoderLayer"]) -> None:
         """Moves the biases of the layers' products into what they are added to, as far back as this embedding."""
         if self.norm is not None:
-            self.norm.bias = carry_biases(self.norm.bias, layers)
+            self.norm.bias = fold_biases(self.norm.bias, layers)
         elif self.stock and self.positioned:
             nothing = self.decoder.embed_tokens.weight.new_zeros(self.decoder.embed_dim)
-            self.opening = carry_biases(nothing, layers)
+            self.opening = fold_biases(nothing, layers)
         else:
-            carry_biases(None, layers)
+            fold_biases(None, layers)
 
     def form(self, slot: Tensor | None = None) -> EmbeddingForm | None:
         """The embedding for the compiled library; None where the library cannot embed.
@@ -254,16 +254,12 @@ class TokenEmbedding:
             self.replaced()
             # Sinusoids have no last position, and --match-source-len makes outputs longer than the model says.
             size = min(max(64, 2 * count), max(count, self.decoder.max_positions()))
-            table = self.lay_out(size)
+            table = self.make_table(size)
         return table
 
-    def lay_out(self, size: int) -> Tensor:
+    def make_table(self, size: int) -> Tensor:
         """Makes the table of positions, those of a sentence of ``size`` tokens."""
-        decoder, weight = self.decoder, self.decoder.embed_tokens.weight
-        sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
-        table: Tensor = decoder.embed_positions(sentence)[0].detach().to(weight.dtype)
-        # The compiled library reads that many numbers of each.
-        table = table.expand(-1, decoder.embed_dim).contiguous()
+        table = position_table(self.decoder, size, self.decoder.embed_dim)
         self.table = table = table if self.opening is None else table + self.opening
         return table
 
@@ -299,7 +295,7 @@ class PackedDecoder:
         placements = {layer.pre_norm for layer in self.layers}
         on_gpu = decoder.embed_tokens.weight.device.type == "cuda"
         if on_gpu and placements == {False}:
-            self.embedding.carry_biases(self.layers)
+            self.embedding.fold_biases(self.layers)
         self.norm = optional_norm(decoder.layer_norm)
         fit = all(layer.fits for layer in self.layers) and (self.norm is None or self.norm.fits)
         self.fits = on_gpu and fit and len(placements) == 1
@@ -312,10 +308,18 @@ class PackedDecoder:
         self,
         encoder_out: EncoderOut,
         tokens: Tensor | None = None,
-        known: Tensor | None = None,
+        memory: Tensor | None = None,
     ) -> tuple[Memory, Tensor | None]:
-        """Keys and values (B, S, 2C) of the source for each layer, which may be ``known``, and what the embedding reads
-        of it, and the mask (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.
+        """What the decoder reads of a source.
+
+        Args:
+            encoder_out: fairseq's encoder output, states (S, B, C_enc).
+            tokens: (B, S) int64, which only some embeddings need.
+            memory: keys and values (layers, B, S, 2C), if they were computed with the encoder; None: they were not.
+
+        Returns:
+            Keys and values (B, S, 2C) of each layer, followed by what the embedding reads; the additive mask of padding
+            (B, 1, 1, S), None without padding.
 
         Raises:
             ValueError: the encoder is of another width than the decoder reads.
@@ -328,8 +332,8 @@ class PackedDecoder:
             )
         mask = additive_mask(padding[0], states.dtype) if padding else None
         kv: Memory
-        if known is not None:
-            kv = known
+        if memory is not None:
+            kv = memory
         elif self.compiled is not None and states.dtype is torch.float32:
             kv = self.compiled.read_source(states.transpose(0, 1).contiguous())
         else:

@@ -58,7 +58,7 @@ def in_fp32(module: Any, precision: Precision) -> tuple[Any, Precision]:
     weights = list(module.parameters())
     if not (precision.pack and weights and all(map(computes_bf16, weights))):
         return module, precision
-    return _floating(module, {}), replace(precision, bf16=True)
+    return _with_fp32_parameters(module, {}), replace(precision, bf16=True)
 
 
 def computes_bf16(weight: Tensor) -> bool:
@@ -66,7 +66,7 @@ def computes_bf16(weight: Tensor) -> bool:
     return weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and multiplies_bf16()
 
 
-def _floating(
+def _with_fp32_parameters(
     module: nn.Module, known: dict[int, nn.Parameter], of_layer: bool = False
 ) -> nn.Module:
     """A module with parameters in fp32 that shares all else with the given one.
@@ -90,7 +90,7 @@ def _floating(
         name: known[id(weight)] for name, weight in parameters.items()
     }
     copied._modules = {
-        name: None if child is None else _floating(child, known, of_layer)
+        name: None if child is None else _with_fp32_parameters(child, known, of_layer)
         for name, child in module._modules.items()
     }
     return copied

@@ -63,7 +63,7 @@ class Verifier:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
         precision: how the models compute.
         temperature: divides the logits before the softmax.
-        leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
+        may_leave_to_stock: stock fairseq can decode instead; :meth:`start` raises where it has to.
     """
 
     member_class = Member
@@ -73,9 +73,9 @@ class Verifier:
         models: Sequence[nn.Module],
         precision: Precision = EXACT,
         temperature: float = 1.0,
-        leaves: bool = False,
+        may_leave_to_stock: bool = False,
     ):
-        self.strict, self.leaves = precision.strict, leaves
+        self.strict, self.may_leave_to_stock = precision.strict, may_leave_to_stock
         self.precision = precision
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
@@ -87,7 +87,7 @@ class Verifier:
 
     def _check_strict(self) -> None:
         for member in self.members:
-            if gap := member.decoder_gap or member.left:
+            if gap := member.decoder_gap or member.stock_only:
                 raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
 
     def start(
@@ -98,10 +98,10 @@ class Verifier:
         Args:
             net_input: ``src_tokens`` (B, S).
             capacity: target positions per row to make room for; with ``precision.strict`` the room never grows.
-            cached_only: needs cached decoders; where ``leaves`` is true, stock fairseq decodes with any other.
+            cached_only: other decoders than cached ones are left to stock fairseq, if ``may_leave_to_stock``.
 
         Raises:
-            LeftToStock: a model with which only stock fairseq decodes as it says, where ``leaves`` is true.
+            LeftToStock: a model with which only stock fairseq decodes as it says, where ``may_leave_to_stock`` is true.
             ValueError: ``precision.strict``, and a model that was altered.
         """
         for member in self.members:
@@ -110,8 +110,8 @@ class Verifier:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave(cached_only)
-        unsure = [m for m in self.members if m.unsure or m.encoder_gap] if self.leaves else []
-        if not unsure:
+        unchecked = [m for m in self.members if m.prefixes_unchecked or m.encoder_gap]
+        if not (unchecked and self.may_leave_to_stock):
             for member in self.members:
                 member.begin(net_input, capacity)
             return
@@ -119,14 +119,14 @@ class Verifier:
         with _same_random_numbers_where_left(source.device):
             for member in self.members:
                 member.begin(net_input, capacity)
-                member.compare(len(source))
+                member.check_batch(len(source))
             self._leave(False)
 
     def _leave(self, cached_only: bool) -> None:
-        for member in self.members if self.leaves else ():
-            reason = member.left or (member.decoder_gap if cached_only else None)
+        for member in self.members if self.may_leave_to_stock else ():
+            reason = member.stock_only or (member.decoder_gap if cached_only else None)
             if reason is not None:
-                member.say(f"left to stock fairseq: {reason}")
+                member.log_once(f"left to stock fairseq: {reason}")
                 raise LeftToStock(reason)
 
     def fits(self, models: Sequence[nn.Module], precision: Precision) -> bool:
@@ -138,10 +138,12 @@ class Verifier:
     def refuse_probabilities(self, decoding: str) -> None:
         """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""
         for member in self.members:
-            if member.left is not None:
-                raise ValueError(f"--decoding {decoding} cannot run this model: {member.left}")
+            if member.stock_only is not None:
+                raise ValueError(
+                    f"--decoding {decoding} cannot run this model: {member.stock_only}"
+                )
 
-    def forget_forms(self) -> None:
+    def repack(self) -> None:
         """Has everything packed anew before the next batch."""
         for member in self.members:
             member.forget()
@@ -158,7 +160,7 @@ class Verifier:
         Returns:
             whether a sentence is taken up.
         """
-        fast = [isinstance(m.decoder, CachedDecoder) and m.left is None for m in self.members]
+        fast = [isinstance(m.decoder, CachedDecoder) and m.stock_only is None for m in self.members]
         model = self.members[0].model
         if not all(fast) or not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
             return False  # of what kind the sources of such an encoder are is not known
@@ -254,7 +256,7 @@ class Verifier:
         return _first_parameter(self.members[0].model).dtype
 
     @property
-    def proposed_from(self) -> tuple[int, Tensor]:
+    def head_input(self) -> tuple[int, Tensor]:
         """What heads read: how many features of a position, and a weight of their device and precision."""
         weight = self.members[0].model.decoder.output_projection.weight
         return weight.size(1), weight

@@ -74,7 +74,7 @@ class LatticeGenerator(CachedGenerator):
 
     decoding = "lattice"
     refused = REFUSED
-    leaves = False  # stock fairseq cannot search a model of edges
+    may_leave_to_stock = False  # stock fairseq cannot search a model of edges
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class EdgeScorer(Verifier):
         """Encodes ``src_tokens`` (B, S)."""
         super().start(net_input, capacity)
         for member in self.members:
-            _refuse(member.decoder_gap or member.left)
+            _refuse(member.decoder_gap or member.stock_only)
 
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         """Of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""

@@ -258,7 +258,7 @@ class DeviceLoop(AheadLoop):
         return self.drafter.reserve(shape) if shape.width > 1 else ()
 
     def _proposed_from(self) -> tuple[int, Tensor]:
-        return self.verifier.proposed_from
+        return self.verifier.head_input
 
     def _own(self, sentences: Sequence[int], rows: int) -> None:
         """Says on the device which sentences the rows of the grid decode."""

@@ -58,7 +58,7 @@ class CachedGenerator(SequenceGenerator):
     Attributes:
         decoding: the method, for messages.
         refused: options of a call that the search cannot honour, with the reason.
-        leaves: stock fairseq decodes what the verifier cannot.
+        may_leave_to_stock: stock fairseq decodes what the verifier cannot.
         options: of the batch that is decoded.
         anew: builds another generator like this one, which was copied and shares what it has learned; None: a
             generator of its own.
@@ -67,7 +67,7 @@ class CachedGenerator(SequenceGenerator):
     anew: Callable[[], Any] | None = None
     decoding = "beam"
     refused: Mapping[str, str] = {"constraints": "it needs --decoding stock"}
-    leaves = True
+    may_leave_to_stock = True
 
     def __init__(
         self,
@@ -89,7 +89,9 @@ class CachedGenerator(SequenceGenerator):
         self.precision = precision
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
-        return Verifier(models, precision, self.temperature, leaves=self.leaves)
+        return Verifier(
+            models, precision, self.temperature, may_leave_to_stock=self.may_leave_to_stock
+        )
 
     @exclusive
     def prepare(self) -> None:
@@ -118,7 +120,7 @@ class CachedGenerator(SequenceGenerator):
     @exclusive
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
-        self.verifier.forget_forms()
+        self.verifier.repack()
 
     def gap(self) -> str | None:
         """Why stock fairseq has to decode, by what was changed on this generator; None: it has not."""

@@ -32,7 +32,7 @@ def or_stock(generate: Generate) -> Generate:
             logger.info("left to stock fairseq: sources that are no src_tokens")
             return _as_stock(self, sample, *args, **kwargs)
         # What was put onto it since it was built, or an argument that only stock reads.
-        if self.leaves and (gap := self.gap() or _call_gap(*args, **kwargs)):
+        if self.may_leave_to_stock and (gap := self.gap() or _call_gap(*args, **kwargs)):
             logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
         try:

@@ -134,7 +134,7 @@ def test_what_an_encoder_returns_beside_its_states_may_get_lost() -> None:
     generator = generator_of("beam", models, 5)
     assert_equal(nbest(generator, models), by_stock(models, 5))
     (member,) = generator.verifier.members
-    assert "more" in member.encoder_out and member.left is None
+    assert "more" in member.encoder_out and member.stock_only is None
 
 
 def test_what_is_taken_back_is_fast_again() -> None:

@@ -185,7 +185,7 @@ def test_no_ngram_is_repeated(method: str, size: int) -> None:
     # As likely as before, but by a method of its own: stock has to search.
     models[0].get_normalized_probs = lambda *args, **kwargs: probabilities(*args, **kwargs)
     found = nbest(generator, models)
-    assert generator.verifier.members[0].left is not None
+    assert generator.verifier.members[0].stock_only is not None
     assert_equal(found, expected)
     for ranked in found:
         for hypothesis in ranked:

@@ -173,7 +173,7 @@ def test_sources_embedded_in_the_library_give_the_same_bits(name: str, int8: boo
             one_by_one = [layer.cross_kv(states) for layer in packed.layers]
             assert all(map(torch.equal, memory, one_by_one))
             assert packed.compiled is not None
-            again, at_once = encoder.read_by(packed.compiled, net_input)
+            again, at_once = encoder.encode(packed.compiled, net_input)
             assert at_once is not None and torch.equal(
                 again["encoder_out"][0], out["encoder_out"][0]
             )

@@ -11,7 +11,7 @@ import torch
 
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.attention import (
-    Attended,
+    RandomAttention,
     alike,
     attend_own,
     attend_source,
@@ -70,7 +70,7 @@ def compare_attention(seed: int, device: torch.device = CPU) -> None:
     tree = isinstance(window, GridTree)
     span = None if tree else chance.choice([None, 0, chance.randint(1, 70)])
     heads, size = chance.randint(1, 3), 8 * chance.randint(1, 16)
-    numbers = Attended(window, dtype, heads, size, chance.randint(1, 70), seed)
+    numbers = RandomAttention(window, dtype, heads, size, chance.randint(1, 70), seed)
     mask, sight = window.mask(dtype, span), window.sight(span)
     if chance.random() < 0.3:
         sight = Sight(window.at, mask=mask)
@@ -87,7 +87,7 @@ def test_attention_is_that_of_pytorch() -> None:
 def test_a_slot_gets_the_same_numbers_whatever_is_beside_it(dtype: torch.dtype) -> None:
     """By a block of its own or with other slots, over few places or many, in any row."""
     window = window_of([[50 + slot for slot in range(7)], [3] * 7], 2 * WORD)
-    numbers = Attended(window, dtype, 2, 40)
+    numbers = RandomAttention(window, dtype, 2, 40)
     found = [
         attend_own(numbers.qkv, numbers.cache[:, :keys].clone(), 7, 2, window.sight(), few)
         for few in (0, attention.FEW_BLOCKS)
@@ -103,7 +103,7 @@ def test_a_slot_gets_the_same_numbers_whatever_is_beside_it(dtype: torch.dtype) 
 def test_nan_is_seen_by_those_who_see_it() -> None:
     """What a model makes of its numbers is not hidden; what is hidden does no harm."""
     window = window_of([[8, 9, 10]], WORD)
-    numbers = Attended(window, torch.float32, 1, 8)
+    numbers = RandomAttention(window, torch.float32, 1, 8)
     numbers.qkv[2] = torch.nan
     numbers.cache[0, 11:] = torch.inf
     found = attend_own(numbers.qkv, numbers.cache, 3, 1, window.sight())

@@ -17,7 +17,7 @@ from fairseq_aggdec.engine.linear import (
     FastFeedForward,
     FastLinear,
     FastNorm,
-    carry,
+    fold_bias,
     multiplies_bfloat16,
 )
 
@@ -143,11 +143,11 @@ def test_a_carried_bias_changes_nothing(bias: bool) -> None:
     expected = begun + last(first(begun).relu())
     fast, reader = FastNorm(norm), FastLinear([first], relu=True, pack=False)
     product = FastLinear([last], pack=False)
-    fast.bias = carry(fast.bias, reader, product)
+    fast.bias = fold_bias(fast.bias, reader, product)
     begun = fast(x)
     found = product.add_to(begun, reader(begun))
     assert_close(found, expected)
-    assert (found is begun) == product.carried == bias
+    assert (found is begun) == product.bias_folded == bias
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from fairseq_aggdec.engine.graphs.capture import Captured
 from fairseq_aggdec.engine.graphs.streams import capture_purpose
 from fairseq_aggdec.engine.graphs.window_graphs import CAPTURED_AT, ROWS, WindowGraphs, grid_rows
 from fairseq_aggdec.windows.transfer import on_host, send_into
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.engine.encoder import FastEncoder
 
 LEAST = 16  # tokens of the shortest grid
 # More tokens wait for the arithmetic, not for launches, and a graph would keep all that is computed on the way.
@@ -40,22 +43,6 @@ class StartSize(NamedTuple):
     length: int
     end: int
     purpose: str
-
-
-class GridEncoder(Protocol):
-    """Reads sources that stand on a grid, without the host."""
-
-    padding_idx: int
-    channels: int
-
-    def places(self, length: int) -> Tensor | None:
-        """Has a table of positions for sources of that length; replaces it by a longer one only here."""
-
-    def reads(self, length: int) -> bool:
-        """Whether it can read sources of that length on a grid."""
-
-    def on_grid(self, tokens: Tensor) -> dict[str, Any]:
-        """fairseq's encoder output and ``PLACED`` for tokens (R, L), of which every row has one that is no padding."""
 
 
 # Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output for tokens (R, L).
@@ -110,7 +97,7 @@ class StartGraphs:
         read: what the decoder makes of them.
     """
 
-    def __init__(self, graphs: WindowGraphs, encoder: GridEncoder, read: ReadSource):
+    def __init__(self, graphs: WindowGraphs, encoder: FastEncoder, read: ReadSource):
         self.graphs, self.encoder, self.read = graphs, encoder, read
         self.starts: dict[StartSize, CapturedStart] = {}
         self.met: Counter[StartSize] = Counter()
@@ -155,7 +142,7 @@ class StartGraphs:
         count = math.prod(shape)
         if self.kept is None or self.kept.numel() < count:
             self.kept = like.new_zeros(count)
-        over = self.graphs.generation, self.kept, self.encoder.places(size.length)
+        over = self.graphs.generation, self.kept, self.encoder.positions(size.length)
         if len(over) != len(self.over) or any(
             a is not b for a, b in zip(over, self.over, strict=True)
         ):

@@ -63,7 +63,7 @@ class BeamLoop(AheadLoop):
 
     def _take_up(self, options: Options, longest: int, count: int, prefix: int) -> None:
         """Makes a new board where the batch has no place on the last."""
-        _, like = self.verifier.proposed_from
+        _, like = self.verifier.head_input
         wanted = grid_rows(count), grid_end(longest + 1)
         board: BeamBoard | None = vars(self).get("board")
         if board is not None and board.kind == (options, prefix, like.device, like.dtype):

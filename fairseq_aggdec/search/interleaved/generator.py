@@ -62,7 +62,7 @@ class InterleavedGenerator(CachedGenerator):
 
     decoding = "interleaved"
     refused = REFUSED
-    leaves = False
+    may_leave_to_stock = False
 
     def __init__(
         self,
