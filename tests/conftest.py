@@ -123,7 +123,7 @@ def who_asked() -> tuple[list[bool], set[str]]:
     takeover = sys.modules.get("fairseq_aggdec.pipelines.takeover")
     utils = sys.modules.get("fairseq.utils")
     memo = vars(utils.import_user_module).setdefault("memo", set()) if utils else set()
-    return takeover._asked if takeover else [], memo
+    return takeover._enabled if takeover else [], memo
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Own:
+class LoadedOptions:
     """What a translator was loaded with; its generator's attributes may be those of another thread's call.
 
     Attributes:
@@ -129,12 +129,12 @@ class Own:
     copies: bool
 
     @classmethod
-    def of(cls, decoding: str, made: Any) -> Own:
+    def of(cls, decoding: str, made: Any) -> LoadedOptions:
         lengths = made.max_len_a, made.max_len_b, made.min_len
         return cls(decoding, made.beam_size, *lengths, made.vocab_size, _copies(made))
 
 
-def check_call(call: Call, own: Own) -> None:
+def check_call(call: Call, own: LoadedOptions) -> None:
     """Raises ``ValueError`` in one sentence for what a translator cannot do."""
     beam = call.beam if call.beam is not None else own.beam
     if beam > 1 and call.beam is not None and not kind_of(own.decoding).searches:
@@ -164,7 +164,7 @@ def _copies(generator: Any) -> bool:
 
 
 @contextmanager
-def answering(
+def as_called(
     generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
 ) -> Iterator[None]:
     """Has a generator do what a call asks for, and afterwards what it did before.

@@ -15,7 +15,7 @@ from fairseq import utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_aggdec.api.calls import Call, Own, answering, check_call
+from fairseq_aggdec.api.calls import Call, LoadedOptions, as_called, check_call
 from fairseq_aggdec.api.languages import Languages
 from fairseq_aggdec.api.scoring import add_attention, score_batch
 from fairseq_aggdec.api.text import Codec, refuse_other_than_text
@@ -53,7 +53,7 @@ class Hypothesis:
     attention: Tensor | None = field(default=None, compare=False, repr=False)
 
 
-class Decoder:
+class BatchDecoder:
     """Models and the generator that decodes with them, shared by threads, which take turns batch by batch.
 
     Args:
@@ -84,13 +84,13 @@ class Decoder:
         self.process = os.getpid()
         self.device = next(self.models[0].parameters()).device
         self.decoding = str(task.settings.decoding)
-        self.own = Own.of(self.decoding, generator)
+        self.own = LoadedOptions.of(self.decoding, generator)
         # Of source and target; a configuration takes long to say it.
-        self.speech = Languages(task, whole or models)
-        self.languages = self.speech.own
-        self.longest, self.longest_target = self.speech.longest()
+        self.language_support = Languages(task, whole or models)
+        self.pair = self.language_support.own
+        self.longest, self.longest_target = self.language_support.longest()
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
-        self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
+        self.made_by: Callable[[], BatchDecoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
         # What proposes the drafts of a call, by generator.
         self._given: dict[int, GivenTexts] = {}
@@ -107,13 +107,13 @@ class Decoder:
         view of NumPy: these may be seen some hundreds of batches later.
         """
         with self.alone():
-            for generator in (self.generator, *self.speech.generators.values()):
+            for generator in (self.generator, *self.language_support.generators.values()):
                 if hasattr(generator, "refresh"):  # stock fairseq keeps nothing
                     generator.refresh()
 
     def _versions(self) -> list[tuple[int, int]]:
         """Of every weight which it is and how often it was written."""
-        weights = (weight for model in self.speech.whole for weight in model.parameters())
+        weights = (weight for model in self.language_support.whole for weight in model.parameters())
         return [(id(one), 0 if one.is_inference() else one._version) for one in weights]
 
     def decode_tokens(
@@ -138,7 +138,10 @@ class Decoder:
         beside = beside or [(NOTHING, NOTHING)] * len(tokens)
         found: dict[int, list[Hypothesis]] = {}
         # Where calls have languages, in one turn: others have other languages.
-        with self.alone() if self.speech.all else nullcontext(), self.speech.of(call):
+        with (
+            self.alone() if self.language_support.all else nullcontext(),
+            self.language_support.of(call),
+        ):
             generator = self._generator_for(call)
             # In stock the minimum length does not hold for a sentence while another of its batch has a prefix.
             for size in sorted({len(prefix) for prefix, _ in beside}):
@@ -168,16 +171,19 @@ class Decoder:
         with self.alone():
             watcher = self._watcher(call, sample["id"].tolist())
             given = self._texts(generator, [draft.tolist() for _, draft in beside])
-            with answering(generator, call, given, watcher):
-                models, forced = self.speech.models(call), self.speech.prefix(prefix)
+            with as_called(generator, call, given, watcher):
+                models, forced = (
+                    self.language_support.models(call),
+                    self.language_support.prefix(prefix),
+                )
                 found = self.task.inference_step(generator, models, sample, prefix_tokens=forced)
             found = [ranked[:most] for ranked in found]
             if call.attention:
-                add_attention(self.task, self.speech, call, sample, found)
+                add_attention(self.task, self.language_support, call, sample, found)
         seconds = (time.perf_counter() - start) / len(found)
         if watcher is not None:
             for row, ranked in enumerate(found):
-                watcher.upto(row, ranked[0]["tokens"].tolist() if ranked else [])
+                watcher.update(row, ranked[0]["tokens"].tolist() if ranked else [])
         return [[self._read(one, seconds, call.attention) for one in ranked] for ranked in found]
 
     def score_tokens(
@@ -189,12 +195,12 @@ class Decoder:
     ) -> list[Hypothesis]:
         """The given outputs, (T,) int64 with ``</s>`` for each sentence, with their log-probabilities."""
         found: dict[int, Hypothesis] = {}
-        with self.alone(), self.speech.of(call):
-            models = self.speech.models(call)
+        with self.alone(), self.language_support.of(call):
+            models = self.language_support.models(call)
             for sample, places in self._samples(tokens, batch_size, None):
                 began = time.perf_counter()
-                start, _ = self.speech.started(targets[0])
-                begun = [self.speech.started(targets[i])[1] for i in places]
+                start, _ = self.language_support.started(targets[0])
+                begun = [self.language_support.started(targets[i])[1] for i in places]
                 scored = score_batch(self.task, models, sample, begun, start)
                 seconds = (time.perf_counter() - began) / len(places)
                 for place, one in zip(places, scored, strict=True):
@@ -206,7 +212,7 @@ class Decoder:
     ) -> Iterator[tuple[dict[str, Any], list[int]]]:
         """Batches on the device, and which of the sentences their rows are."""
         lengths = [len(row) for row in tokens]
-        dataset = self.speech.dataset(tokens, lengths)
+        dataset = self.language_support.dataset(tokens, lengths)
         for batch in batches_by_length(lengths, batch_size, max_tokens):
             sample = dataset.collater([dataset[i] for i in batch])
             places = sample["id"].tolist()
@@ -216,17 +222,17 @@ class Decoder:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
         own, beam = self.generator, call.beam or self.own.beam
         alike = (beam == 1) == (self.own.beam == 1) or self.decoding != "beam"
-        if not self.speech.other(call) and (alike or type(own) is SequenceGenerator):
+        if not self.language_support.other(call) and (alike or type(own) is SequenceGenerator):
             return own
         if self.generation is None:
             raise ValueError(f"beam={beam}: this translator was made for beam {self.own.beam}")
         with self.alone():
-            return self.speech.generator(call, self.generation, beam)
+            return self.language_support.generator(call, self.generation, beam)
 
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` in one sentence for what this translator cannot do."""
         check_call(call, self.own)
-        self.speech.check(call)
+        self.language_support.check(call)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -239,7 +245,7 @@ class Decoder:
                 )
             # Another thread of the parent, which is not here, may have had its turn.
             self.process, self.turn = os.getpid(), threading.RLock()
-            for generator in (self.generator, *self.speech.generators.values()):
+            for generator in (self.generator, *self.language_support.generators.values()):
                 vars(generator).pop("_one_thread", None)
         with self.turn:
             yield
@@ -270,7 +276,7 @@ class Decoder:
 
     def tokens(self, text: str, language: str | None = None, side: str = "source") -> Tensor:
         """Text -> (S,) int64 tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
-        words = self.speech.words(side, language)
+        words = self.language_support.words(side, language)
         tokens: Tensor = words.encode_line(self.codec.encode(text.strip()), add_if_not_exist=False)
         return tokens.long()
 
@@ -317,14 +323,14 @@ class Decoder:
 
     def _symbols(self, tokens: Sequence[int]) -> tuple[str, ...]:
         target = self.task.target_dictionary
-        hidden = {target.eos(), *self.speech.tags}
+        hidden = {target.eos(), *self.language_support.tags}
         return tuple([target[token] for token in tokens if token not in hidden])
 
     def _text(self, tokens: Sequence[int]) -> str:
         """Target tokens -> text."""
         target = self.task.target_dictionary
         ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
-        ignored = {*ignored, *self.speech.tags}
+        ignored = {*ignored, *self.language_support.tags}
         line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)
         return self.codec.decode(line)
 

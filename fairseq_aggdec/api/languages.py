@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_aggdec.checkpoints import check_files
 from fairseq_aggdec.pipelines.takeover import adopt
 from fairseq_aggdec.stored_options import option
-from fairseq_aggdec.tasks.asked import NAMES
+from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 
 if TYPE_CHECKING:

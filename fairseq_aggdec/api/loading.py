@@ -24,7 +24,7 @@ from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import refuse_switch
-from fairseq_aggdec.tasks.asked import NAMES
+from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
 logger = logging.getLogger(__name__)

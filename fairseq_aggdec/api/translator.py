@@ -9,13 +9,13 @@ from typing import Any
 from tqdm import tqdm
 
 from fairseq_aggdec.api.calls import Call
-from fairseq_aggdec.api.decoding import Decoder, Hypothesis
+from fairseq_aggdec.api.decoding import BatchDecoder, Hypothesis
 
 # Batches that are read ahead, so that sentences of like length come together.
 LOOKAHEAD = 16
 
 
-class Translator(Decoder):
+class Translator(BatchDecoder):
     """A loaded model and a method of decoding; :func:`~fairseq_aggdec.from_pretrained` makes it.
 
     Outputs come in the order of the inputs. Sentences of like length are decoded together; with ``max_len_a`` above 0
@@ -23,7 +23,7 @@ class Translator(Decoder):
     they take turns, batch by batch. Pickling it carries the arguments of ``from_pretrained``, not the weights: the
     other process loads the files.
 
-    Its arguments are those of :class:`~fairseq_aggdec.api.decoding.Decoder`.
+    Its arguments are those of :class:`~fairseq_aggdec.api.decoding.BatchDecoder`.
 
     Attributes:
         counters: of all that was decoded, see :class:`~fairseq_aggdec.search.counters.Counters`.
@@ -162,7 +162,7 @@ class Translator(Decoder):
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
         call = Call(source_lang=source_lang, target_lang=target_lang, attention=attention)
-        self.speech.check(call)
+        self.language_support.check(call)
         tokens = [self.encode(one, number, source_lang) for number, one in enumerate(pairs[0])]
         wanted = [
             self.encode_target(one, number, target_lang) for number, one in enumerate(pairs[1])

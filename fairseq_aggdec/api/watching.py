@@ -25,7 +25,7 @@ class Watcher:
         self.tell = tell
         self.told: dict[int, int] = {}
 
-    def upto(self, place: int, tokens: Sequence[int]) -> None:
+    def update(self, place: int, tokens: Sequence[int]) -> None:
         """Tells of a sentence's tokens, of which so many are certain now."""
         if len(tokens) > self.told.get(place, 0):
             self.told[place] = len(tokens)
@@ -34,14 +34,14 @@ class Watcher:
     def searches(self, searches: Sequence[SearchedTree]) -> None:
         """Is called by beam search after every call of the decoder."""
         for search in searches:
-            self.upto(search.index, certain(search))
+            self.update(search.index, certain(search))
 
-    def of(self, drafter: Drafter) -> Watched:
+    def of(self, drafter: Drafter) -> WatchedDrafter:
         """A drafter that proposes the same, from which this learns what is committed."""
-        return Watched(drafter, self)
+        return WatchedDrafter(drafter, self)
 
 
-class Watched(DrafterAround):
+class WatchedDrafter(DrafterAround):
     """Another drafter, whose iterations a watcher sees."""
 
     def __init__(self, drafter: Drafter, watcher: Watcher):
@@ -50,7 +50,7 @@ class Watched(DrafterAround):
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         for row in state.rows:
-            self.watcher.upto(row.index, row.tokens[1:])
+            self.watcher.update(row.index, row.tokens[1:])
         super().observe(verdict, state)
 
 

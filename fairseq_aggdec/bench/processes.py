@@ -33,7 +33,7 @@ class AbsentError(Exception):
     """A system that cannot be measured here; the message says why."""
 
 
-class Apart(System):
+class SystemProcess(System):
     """A system in a process of its own.
 
     Args:
@@ -123,6 +123,6 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
         place.send((seconds, outputs, steps, counters, encoding))
 
 
-def entered(name: str, batch_size: int) -> bool:
+def takes_batch_size(name: str, batch_size: int) -> bool:
     """Whether a system has a row for this batch size: drafts of an assistant are for one sentence at a time."""
     return name != ASSISTED or batch_size == 1

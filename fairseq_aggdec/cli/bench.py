@@ -33,8 +33,8 @@ from fairseq_aggdec.api.session import (
     take_batch_size,
 )
 from fairseq_aggdec.bench import memory, systems, table
-from fairseq_aggdec.bench.asked import check, entries, file_name, own_options
-from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, Apart, entered
+from fairseq_aggdec.bench.command_line import check, entries, file_name, own_options
+from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, SystemProcess, takes_batch_size
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
 from fairseq_aggdec.records import gec_score, machine, quality, results
@@ -115,7 +115,7 @@ class Bench:
         for entry in self.entries:
             tell(f"loading {systems.label(entry.name)}")
             try:
-                running.append(Apart(entry, self.arguments, threads))
+                running.append(SystemProcess(entry, self.arguments, threads))
             except AbsentError as absent:
                 self.absent[entry.name] = str(absent)
         if not running:
@@ -131,7 +131,7 @@ class Bench:
         for threads in args.threads:
             running = self.start(threads)
             for size in args.batch_sizes:
-                some = [system for system in running if entered(system.name, size)]
+                some = [system for system in running if takes_batch_size(system.name, size)]
                 if not some:
                     continue
                 batches = self.session.batches(size, args.limit)
@@ -147,7 +147,7 @@ class Bench:
                 if args.output:  # what took minutes is kept, should the next size be killed
                     record = self.write(rows, extra)
             for system in running:
-                if isinstance(system, Apart):
+                if isinstance(system, SystemProcess):
                     system.close()
         print("\n".join(self.notes()))
         if args.output:
@@ -224,7 +224,7 @@ class Bench:
             for entry in self.entries:
                 tell(f"measuring {systems.label(entry.name)}, batch {size}")
                 try:
-                    system = Apart(entry, self.arguments, self.args.threads[0])
+                    system = SystemProcess(entry, self.arguments, self.args.threads[0])
                     found[systems.label(entry.name)] = system.peak(batches)
                     system.close()
                 except AbsentError as absent:

@@ -1,7 +1,7 @@
 """Every task that fairseq knows, by its name: a subclass whose generator is taken over, where that was asked for.
 
 The entries of fairseq's three registries of tasks are replaced; no class and no function of fairseq is changed. Without
-being asked (:func:`is_asked`) an entry gives the task that stood there before, with its own options.
+being asked (:func:`is_enabled`) an entry gives the task that stood there before, with its own options.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import OmegaConf
 
 from fairseq_aggdec.methods.config import DecodingConfig, add_decoding_options
-from fairseq_aggdec.tasks.asked import NAMES
+from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.translation_aggdec import Places
 
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).resolve().parents[1]
-_asked: list[bool] = []
+_enabled: list[bool] = []
 
 
-def is_asked() -> bool:
+def is_enabled() -> bool:
     """Whether this process was told to decode with the plugin: by ``--user-dir``, a command of ours, or ``adopt()``."""
     folders = getattr(import_user_module, "memo", ())  # of the user-dirs so far
-    return bool(_asked) or any(os.path.realpath(folder) == str(PACKAGE) for folder in folders)
+    return bool(_enabled) or any(os.path.realpath(folder) == str(PACKAGE) for folder in folders)
 
 
-def ask() -> None:
+def enable() -> None:
     """From now on every task that is registered by now decodes with the plugin, in this process."""
     take_over_tasks()
-    _asked[:] = [True]
+    _enabled[:] = [True]
 
 
 class TakenOver(DecodingTask):
@@ -61,14 +61,14 @@ class TakenOver(DecodingTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """A task of this class, or of the one that it stands for where nobody has asked."""
-        if not is_asked() or _has_own_names(cls.taken_over, cls.kind):
+        if not is_enabled() or _has_own_names(cls.taken_over, cls.kind):
             return cls.taken_over.setup_task(cfg, **kwargs)
         return super().setup_task(cfg, **kwargs)
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
         cls.taken_over.add_args(parser)
-        if is_asked():
+        if is_enabled():
             own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
             add_decoding_options(own)
             for action in own._actions:
@@ -101,13 +101,13 @@ def adopt(thing: Any = None, **options: Any) -> Any:
     if unknown or (thing is None and options):
         raise TypeError(f"there is no option {unknown[0]!r}" if unknown else "options of what?")
     if thing is None:
-        ask()
+        enable()
     elif isinstance(thing, FairseqTask):
         _adopt_task(thing, options)
     elif isinstance(getattr(thing, "task", None), FairseqTask):
         _adopt_task(thing.task, options)
     elif hasattr(thing, "generate"):
-        alone = Alone(thing, options)
+        alone = GeneratorTask(thing, options)
         return alone.build_generator(
             alone.models, argparse.Namespace(beam=getattr(thing, "beam_size", 1))
         )
@@ -169,8 +169,8 @@ def _adopt_task(task: Any, options: dict[str, Any]) -> None:
     task.given = options
 
 
-class Alone(DecodingTask):
-    """Stands for the task of a generator that is there already, and tells what that one knows."""
+class GeneratorTask(DecodingTask):
+    """The task of a generator that exists without one: models and dictionaries are those of the generator."""
 
     kind = "generator"
 
@@ -238,7 +238,7 @@ def _flags(task: type[FairseqTask]) -> set[str]:
     return {action.dest for action in parser._actions}
 
 
-class _NodeOf(ConfigNode):
+class LazyConfigNode(ConfigNode):
     """A task's configuration in hydra's store, made when it is asked for: those of all tasks take 0.2 seconds.
 
     Args:
@@ -271,4 +271,4 @@ def _extend_config(name: str) -> None:
         namespace={"__module__": config.__module__, "__doc__": config.__doc__},
     )
     TASK_DATACLASS_REGISTRY[name] = extended
-    ConfigStore.instance().repo["task"][f"{name}.yaml"] = _NodeOf(name, extended)
+    ConfigStore.instance().repo["task"][f"{name}.yaml"] = LazyConfigNode(name, extended)

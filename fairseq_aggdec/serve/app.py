@@ -106,13 +106,13 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def languages(self, request: Request) -> Response:
-        targets = self.translator.speech.targets.items()
+        targets = self.translator.language_support.targets.items()
         return JSONResponse([{"code": code, "name": code, "targets": to} for code, to in targets])
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
         own = self.translator
-        asked = libre.read(await self.fields(request), own.languages, own.speech.all)
+        asked = libre.read(await self.fields(request), own.pair, own.language_support.all)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
         jobs = [WaitingJob(line, options) for line in asked.lines if line.strip()]
@@ -154,13 +154,13 @@ class Service:
             )
         targets, size = texts(body, "targets"), self.settings.max_batch
         given = {name: body.get(name) for name in ("source_lang", "target_lang")}
-        call = asked(Call.of, given | {"attention": flag(body, "attention")})
-        asked(self.translator.speech.check, call)
+        call = or_refuse(Call.of, given | {"attention": flag(body, "attention")})
+        or_refuse(self.translator.language_support.check, call)
         if len(targets) != len(sentences):
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
         self.batcher.refuse_too_many(len(sentences))
         for number, target in enumerate(targets):
-            asked(self.translator.encode_target, target, number, call.target_lang)
+            or_refuse(self.translator.encode_target, target, number, call.target_lang)
         self.check(sentences, [call.source_lang] * len(sentences))
         # One job a batch: others get their turn between two of them, and a timeout drops the rest.
         parts = [slice(first, first + size) for first in range(0, len(sentences), size)]
@@ -190,15 +190,15 @@ class Service:
 
     def checked(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a call, if the translator can honour them; else ``Refused`` (400)."""
-        call = asked(Call.of, options)
-        asked(self.translator.check, call)
-        asked(self.batcher.check_beam, call.beam)
+        call = or_refuse(Call.of, options)
+        or_refuse(self.translator.check, call)
+        or_refuse(self.batcher.check_beam, call.beam)
         return options
 
     def check(self, sentences: Sequence[str], languages: Sequence[str | None]) -> None:
         """Raises ``Refused`` (400) for a sentence that is too long; ``languages``: of each, None: the usual one."""
         for number, (sentence, language) in enumerate(zip(sentences, languages, strict=True)):
-            asked(self.translator.encode, sentence, number, language)
+            or_refuse(self.translator.encode, sentence, number, language)
 
     def submit(self, jobs: Sequence[WaitingJob]) -> None:
         own = [job for job in jobs if job.work is None]
@@ -261,7 +261,7 @@ class Service:
         )
 
 
-def asked(check: Callable[..., T], *values: Any) -> T:
+def or_refuse(check: Callable[..., T], *values: Any) -> T:
     """What a check gives; what it has against a value is the client's fault."""
     try:
         return check(*values)

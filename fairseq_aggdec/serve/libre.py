@@ -10,7 +10,7 @@ from fairseq_aggdec.serve.guard import Refused
 
 
 @dataclass(frozen=True)
-class Asked:
+class TranslateRequest:
     """A request to ``/translate``.
 
     Attributes:
@@ -66,7 +66,7 @@ class Asked:
 
 def read(
     body: dict[str, Any], pair: tuple[str, str], several: Sequence[str] | None = None
-) -> Asked:
+) -> TranslateRequest:
     """The request of a body; ``Refused`` (400) in LibreTranslate's words where it has some.
 
     Args:
@@ -87,7 +87,7 @@ def read(
             raise Refused(400, f"{language} is not supported")
     own_source = pair[0] if source == "auto" else source
     differ = (own_source, target) != pair
-    return Asked(
+    return TranslateRequest(
         texts,
         isinstance(q, list),
         own_source,

@@ -37,9 +37,9 @@ from fairseq_aggdec.search.errors import (
     explained,
 )
 from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
-from fairseq_aggdec.tasks.asked import asked_options
+from fairseq_aggdec.tasks.decoding_options import resolve_options
 from fairseq_aggdec.tasks.hooks import Hooks
-from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators
+from fairseq_aggdec.tasks.reuse import ReusableGenerator, ReusableGenerators
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ class DecodingTask(Hooks):
     Attributes:
         first_number: index of the first symbol that is a number, for ``--acceptance distance``; None where symbols are
             words.
-        asked: the plugin's options of the generator that was built last.
+        decoding_options: the plugin's options of the generator that was built last.
         hidden: names of the plugin's options that mean something else in this task.
         given: options of the plugin that were given beside the task's configuration.
         every: a model that drafts does so in every iteration, unless an option says how much; else where that pays.
         verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
-        kept: the last generators, with what they have learned; a call with the same options gets one of them.
+        reusable: the last generators, whose drafters and budgets go on in calls with the same options.
     """
 
     first_number: int | None = None
@@ -69,16 +69,16 @@ class DecodingTask(Hooks):
     def begin(self) -> None:
         super().begin()
         self.verifier: Verifier | None = None
-        self.kept = KeptGenerators()
-        self.asked = asked_options(self.settings, None, self.hidden, self.given)
-        read_settings(self.asked)  # a wrong option is told before anything is loaded
+        self.reusable = ReusableGenerators()
+        self.decoding_options = resolve_options(self.settings, None, self.hidden, self.given)
+        read_settings(self.decoding_options)  # a wrong option is told before anything is loaded
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what was made for decoding, which a copy makes anew.
 
         fairseq's container of state cannot be read back, and its configurations have types that pickle does not find.
         """
-        state = vars(self) | {"verifier": None, "kept": KeptGenerators()}
+        state = vars(self) | {"verifier": None, "reusable": ReusableGenerators()}
         for name, value in state.items():
             if isinstance(value, DictConfig):
                 plain = OmegaConf.to_container(value, resolve=True, enum_to_str=True)
@@ -121,16 +121,16 @@ class DecodingTask(Hooks):
         """A generator that goes on with what one before has learned; ``alone``: that shares at most its verifier."""
         for model in models:
             model.eval()  # as all generators do, and as they are looked at here
-        self.asked = asked_options(self.settings, args, self.hidden, self.given)
+        self.decoding_options = resolve_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
         stock = cache(partial(self._build_stock, models, args, given))
         extra = dict(given.get("extra_gen_cls_kwargs") or {})
         if (function := given.get("prefix_allowed_tokens_fn")) is not None:
             extra["prefix_allowed_tokens_fn"] = function
-        settings = read_settings(self.asked, self.every)
+        settings = read_settings(self.decoding_options, self.every)
         request = Request(settings, self, models, args, stock, extra)
         how = precision(settings)
-        known = (one for one in (self.verifier, *self.kept.verifiers()) if one is not None)
+        known = (one for one in (self.verifier, *self.reusable.verifiers()) if one is not None)
         fitting = next((one for one in known if one.fits(models, how)), None)
         request.known = fitting is not None
         self.verifier = fitting or self.verifier
@@ -143,8 +143,8 @@ class DecodingTask(Hooks):
         generator = build_generator(request, prepare)
         plain = light and settings.draft_from not in FROM_FILES and not any(given.values())
         if plain and not alone and isinstance(generator, CachedGenerator) and not self.learning:
-            new = KeptGenerator(request.cfg, stock(), generator)
-            self.kept.go_on(new, partial(self._build, models, args, given, alone=True))
+            new = ReusableGenerator(request.cfg, stock(), generator)
+            self.reusable.pass_on(new, partial(self._build, models, args, given, alone=True))
         return generator
 
     def _build_stock(
@@ -166,7 +166,9 @@ class DecodingTask(Hooks):
 
     def _set_precision(self, models: Sequence[torch.nn.Module]) -> None:
         """``--bf16``, which stock generation ignores."""
-        if self.asked.bf16 is not True or self.learning:  # a name where nothing filled it in
+        if (
+            self.decoding_options.bf16 is not True or self.learning
+        ):  # a name where nothing filled it in
             return
         logger.info("models in bfloat16 (--bf16)")
         for model in models:
@@ -198,7 +200,7 @@ class DecodingTask(Hooks):
             paths, named = self.model_paths, models
             if isinstance(generator, DraftAndVerifyGenerator) and not generator.verified:
                 drafter: Any = generator.drafter
-                paths, named = self.asked.drafter_path, [drafter.model]
+                paths, named = self.decoding_options.drafter_path, [drafter.model]
             if isinstance(error, AssertionError) and not any(map(broken_weight, models)):
                 refuse_wide_beam(generator)
                 raise  # stock search, which looks for no NaN, has a limit that it does not pass otherwise

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.bench import asked, table
+from fairseq_aggdec.bench import command_line, table
 from fairseq_aggdec.bench.timing import Measurement
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
@@ -68,7 +68,7 @@ def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_pat
 
 
 def test_names_may_have_equals_signs() -> None:
-    split = asked.split
+    split = command_line.split
     assert split("lattice, N = 1=--beam 1 --lattice-candidates 1") == (
         "lattice, N = 1",
         ["--beam", "1", "--lattice-candidates", "1"],

@@ -14,7 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.bench import asked, processes, systems
+from fairseq_aggdec.bench import command_line, processes, systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.cli import bench as command
@@ -145,7 +145,7 @@ def test_an_assistant_of_transformers_changes_nothing(
 ) -> None:
     pytest.importorskip("transformers")
     args, _ = command.own_parser("rivals").parse_known_args([*arguments, "--assistant", "a.pt"])
-    found, _ = asked.entries(args, arguments)
+    found, _ = command_line.entries(args, arguments)
     assert found[-1] == Entry("hf-assistant", "hf-assistant", ("--drafter-path", "a.pt"))
     checkpoint = arguments[arguments.index("--path") + 1]
     plain, assisted = Place([0], [3]), Place([0], [3])
@@ -231,4 +231,6 @@ def test_names_of_systems() -> None:
     assert systems.label("undrafted1") == "undrafted1"  # there is none: a beam of 1 drafts
     assert systems.label("ct2-int8-beam5") == "CTranslate2 int8, beam 5"
     assert systems.label("hf-beam5-bf16") == "Hugging Face transformers, beam 5, bf16"
-    assert processes.entered("hf-assistant", 1) and not processes.entered("hf-assistant", 8)
+    assert processes.takes_batch_size("hf-assistant", 1) and not processes.takes_batch_size(
+        "hf-assistant", 8
+    )

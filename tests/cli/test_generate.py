@@ -73,7 +73,7 @@ def test_beam_search_is_stock(trained: Trained, monkeypatch: pytest.MonkeyPatch)
         "7",
     ]
     with monkeypatch.context() as patch:  # other tests of this process have asked for the plugin
-        patch.setattr(takeover, "is_asked", lambda: False)
+        patch.setattr(takeover, "is_enabled", lambda: False)
         expected = run(
             generate.cli_main, trained.data, *plain, *CUT, "--required-batch-size-multiple", "1"
         )

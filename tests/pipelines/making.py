@@ -55,15 +55,15 @@ SEARCH = shlex.split("--beam 4 --nbest 3 --max-len-b 14")
 def forgotten() -> Iterator[None]:
     """Nobody has asked for the plugin; afterwards, whoever had."""
     memo = import_user_module.__dict__.setdefault("memo", set())
-    kept, asked = set(memo), list(takeover._asked)
+    kept, asked = set(memo), list(takeover._enabled)
     memo.clear()
-    takeover._asked.clear()
+    takeover._enabled.clear()
     try:
         yield
     finally:
         memo.clear()
         memo.update(kept)
-        takeover._asked[:] = asked
+        takeover._enabled[:] = asked
 
 
 @contextmanager

@@ -275,4 +275,4 @@ def test_a_task_can_be_pickled_and_copied(
             assert type(again) is type(task) and again.kind == task.kind
             assert again.source_dictionary == task.source_dictionary
             assert again.settings.source_lang == "de" and again.datasets == {}
-            assert again.kept is not task.kept and again.state_dict() == {}
+            assert again.reusable is not task.reusable and again.state_dict() == {}

@@ -234,11 +234,11 @@ def test_calls_in_two_precisions_pack_weights_once_each(
     for more in ({}, {"low_memory": True}) * 3:
         adopted.generate(tokens, **HOW | more)
     assert len(made) == packed
-    assert len(adopted.task.kept._records) == 2
+    assert len(adopted.task.reusable._records) == 2
 
 
 def test_a_call_with_the_same_options_goes_on_with_what_was_learned(adopted: Any) -> None:
-    tokens, kept = tokens_of(adopted), adopted.task.kept
+    tokens, kept = tokens_of(adopted), adopted.task.reusable
     for beam in (1, 4, 1, 4, 4):
         adopted.generate(tokens, beam=beam, max_len_b=12)
     one, four = (record.generator for record in kept._records)

@@ -18,7 +18,7 @@ from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.methods.table import method_of, unused
-from fairseq_aggdec.tasks.asked import _found
+from fairseq_aggdec.tasks.decoding_options import _found
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 

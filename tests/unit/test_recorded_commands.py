@@ -14,7 +14,7 @@ import pytest
 from fairseq import options
 
 from fairseq_aggdec.api.session import generation_parser
-from fairseq_aggdec.bench import asked
+from fairseq_aggdec.bench import command_line
 from fairseq_aggdec.cli import bench
 from fairseq_aggdec.cli.main import module_of
 from fairseq_aggdec.methods.options.settings import read_settings
@@ -107,11 +107,11 @@ def module(words: list[str]) -> str:
     return module_of(words[1]) if words[0] == "aggdec" else words[2]
 
 
-def systems(words: list[str]) -> Iterator[tuple[asked.Entry, list[str]]]:
+def systems(words: list[str]) -> Iterator[tuple[command_line.Entry, list[str]]]:
     """Those of a command of ``aggdec bench`` that are named by options, and the options of all."""
     if words[:2] == ["aggdec", "bench"]:
         args, rest = bench.own_parser().parse_known_args(words[2:])
-        for entry in asked.entries(args, rest)[0]:
+        for entry in command_line.entries(args, rest)[0]:
             if entry.system is None:
                 yield entry, rest
 
@@ -123,7 +123,7 @@ IDS = [str(file.relative_to(RESULTS)) for file in FILES]
 def test_what_is_called_fairseq_is_stock(file: Path) -> None:
     for words in commands(file):
         for entry, rest in systems(words):
-            asked.check_stock(entry, rest)
+            command_line.check_stock(entry, rest)
 
 
 @pytest.mark.parametrize("file", FILES, ids=IDS)

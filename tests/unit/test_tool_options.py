@@ -200,7 +200,9 @@ def test_every_option_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = arguments[arguments.index("--path") + 1]
-    monkeypatch.setattr(bench, "Apart", lambda entry, given, threads: systems.load(entry, given)[1])
+    monkeypatch.setattr(
+        bench, "SystemProcess", lambda entry, given, threads: systems.load(entry, given)[1]
+    )
     without = ALSO_REFUSED.get(tool, set())
     generation = {name: value for name, value in GENERATION.items() if name not in without}
     own = [word.replace("{tmp}", str(tmp_path)).replace("{model}", model) for word in OWN[tool]]

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import asked, systems, table
+from fairseq_aggdec.bench import command_line, systems, table
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import Measurement, System
@@ -228,7 +228,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
-    asked.own_options(parser)
+    command_line.own_options(parser)
     add = parser.add_argument_group("replay").add_argument
     add("--record", type=Path, metavar="FILE")
     add("--replay", type=Path, metavar="FILE")
@@ -335,7 +335,7 @@ def main(given: Sequence[str] | None = None) -> None:
             drafter = args.drafter_flags if "gad" in names else None
             made = prepare(Path(folder), args.size, records, drafter, "blockwise" in names)
             found = [Entry(name, name) for name in names]
-            asked.check(args, found, rest)
+            command_line.check(args, found, rest)
             Replay(args, [*made, *rest], found, records).run()
 
 

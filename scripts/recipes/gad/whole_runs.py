@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench.asked import split
+from fairseq_aggdec.bench.command_line import split
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.counters import Counters

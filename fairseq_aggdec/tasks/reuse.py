@@ -37,8 +37,12 @@ def same_fields(one: Any, other: Any) -> bool:
 
 
 @dataclass
-class KeptGenerator:
-    """One generator, and what it drafted with when it was built; the caller may have changed it since."""
+class ReusableGenerator:
+    """A generator with the options and the stock generator it was built from.
+
+    Attributes:
+        drafting: its drafters when it was built; the caller may have replaced them since.
+    """
 
     cfg: Settings
     stock: Any
@@ -48,7 +52,7 @@ class KeptGenerator:
         own = vars(self.generator)
         self.drafting = {name: own[name] for name in DRAFTING if name in own}
 
-    def precedes(self, other: KeptGenerator) -> bool:
+    def built_like(self, other: ReusableGenerator) -> bool:
         """Whether another one was built of the same options and models."""
         return (
             self.cfg == other.cfg
@@ -57,34 +61,33 @@ class KeptGenerator:
             and same_fields(self.stock, other.stock)
         )
 
-    def laid_out_before(self, other: KeptGenerator) -> bool:
-        """Whether it has another verifier of the same models in the same precision."""
+    def is_outdated_by(self, other: ReusableGenerator) -> bool:
+        """Whether the other one has a newer packed copy of the same models in the same precision."""
         own, new = self.generator.verifier, other.generator.verifier
         models = [member.model for member in new.members]
         return own is not new and own.fits(models, new.precision)
 
 
-class KeptGenerators:
-    """The last generators of a task."""
+class ReusableGenerators:
+    """The last generators of a task, :data:`MOST` at most."""
 
     def __init__(self) -> None:
-        self._records: list[KeptGenerator] = []
+        self._records: list[ReusableGenerator] = []
 
     def verifiers(self) -> list[Verifier]:
         """Those of the generators, the last one first."""
         return [record.generator.verifier for record in reversed(self._records)]
 
-    def go_on(self, new: KeptGenerator, anew: Callable[[], Any]) -> None:
-        """Gives a generator what the one before has learned that was built of the same options and models.
+    def pass_on(self, new: ReusableGenerator, anew: Callable[[], Any]) -> None:
+        """Gives a new generator the drafters and budgets of an earlier one with the same options and models.
 
-        ``anew`` builds one that shares nothing, for two that decode at the same time.
+        Args:
+            anew: builds a generator that shares nothing, for a second thread that decodes at the same time.
         """
-        before = next((record for record in self._records if record.precedes(new)), None)
+        before = next((record for record in self._records if record.built_like(new)), None)
         if before is None:
-            # Of a model that has been laid out anew the copy of before is of no use any more.
-            alike = self._records
-            alike = [record for record in alike if not record.laid_out_before(new)]
-            self._records = [*alike[1 - MOST :], new]
+            current = [record for record in self._records if not record.is_outdated_by(new)]
+            self._records = [*current[1 - MOST :], new]
             return
         self._records.remove(before)
         self._records.append(before)

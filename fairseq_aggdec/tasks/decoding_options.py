@@ -19,7 +19,7 @@ NAMES = [option.name for option in OPTIONS]
 OF_THE_TASK = ("data", "source_lang", "target_lang", "eval_bleu")
 
 
-def asked_options(
+def resolve_options(
     settings: Any, args: Any, hidden: Collection[str] = (), given: Mapping[str, Any] | None = None
 ) -> Any:
     """The plugin's options, with those of :data:`OF_THE_TASK`: from the call, else from the task, else the defaults.
