@@ -145,7 +145,11 @@ class DecoderLayer(FastLayer):
         if isinstance(seen, Sight):
             return attention.attend_own(qkv, cache, window.width, self.heads, seen)
         width = qkv.size(-1) // 3
-        _write(cache, qkv[:, width:], window)
+        own = qkv[:, width:]
+        if window.level and window.dense:
+            cache[:, window.starts[0] :] = own.view(window.rows, window.width, -1)
+        else:
+            cache[window.row_of, window.positions] = own
         return self.attend(qkv[:, :width], self.split(cache), seen, window)
 
     def attend_source(
@@ -155,14 +159,6 @@ class DecoderLayer(FastLayer):
         if self.fuses(q, window, memory.size(3)):
             return attention.attend_source(q, memory, memory_mask, window.width)
         return self.attend(q, memory, memory_mask, window)
-
-
-def _write(cache: Tensor, kv: Tensor, window: Window) -> None:
-    """Stores the window's keys and values (N, 2C) at their positions of the cache (B, capacity, 2C)."""
-    if window.level and window.dense:
-        cache[:, window.starts[0] : window.end] = kv.view(window.rows, window.width, -1)
-    else:
-        cache[window.row_of, window.positions] = kv
 
 
 class TokenEmbedding:

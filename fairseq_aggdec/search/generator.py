@@ -89,9 +89,7 @@ class CachedGenerator(SequenceGenerator):
         self.precision = precision
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
-        return Verifier(
-            models, precision, self.temperature, may_leave_to_stock=self.may_leave_to_stock
-        )
+        return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
 
     @exclusive
     def prepare(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from fairseq_aggdec.engine.graphs.capture import Captured
 from fairseq_aggdec.engine.graphs.streams import capture_purpose
 from fairseq_aggdec.engine.graphs.window_graphs import CAPTURED_AT, ROWS, WindowGraphs, grid_rows
 from fairseq_aggdec.windows.transfer import on_host, send_into
-
-if TYPE_CHECKING:
-    from fairseq_aggdec.engine.encoder import FastEncoder
 
 LEAST = 16  # tokens of the shortest grid
 # More tokens wait for the arithmetic, not for launches, and a graph would keep all that is computed on the way.
@@ -93,11 +90,11 @@ class StartGraphs:
 
     Args:
         graphs: of its decoder, in whose memory batches are put.
-        encoder: reads the sources.
+        encoder: a :class:`~fairseq_aggdec.engine.encoder.FastEncoder`.
         read: what the decoder makes of them.
     """
 
-    def __init__(self, graphs: WindowGraphs, encoder: FastEncoder, read: ReadSource):
+    def __init__(self, graphs: WindowGraphs, encoder: Any, read: ReadSource):
         self.graphs, self.encoder, self.read = graphs, encoder, read
         self.starts: dict[StartSize, CapturedStart] = {}
         self.met: Counter[StartSize] = Counter()
