@@ -105,10 +105,7 @@ class CachedGenerator(SequenceGenerator):
 
     @exclusive
     def release(self) -> None:
-        """Gives back memory that is kept from batch to batch: fast forms, keys and values, captured graphs.
-
-        What was learned about drafts stays; the next batch makes everything anew.
-        """
+        """Frees what is kept between batches (packed weights, KV caches, captured graphs); draft statistics stay."""
         self._release()
 
     def _release(self) -> None:
