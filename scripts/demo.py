@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session, generation_parser, spread
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
@@ -59,7 +59,7 @@ def prepare(folder: Path, limit: int | None) -> list[str]:
     """Sentences in subwords with their dictionaries; returns fairseq's arguments for them."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(SHIPPED / "spm.model"))
     text = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()
-    sentences = tables.spread(text, limit)
+    sentences = spread(text, limit)
     encoded = "".join(" ".join(row) + "\n" for row in pieces.encode(sentences, out_type=str))
     names = f"{random_models.SPLIT}.{random_models.SOURCE}-{random_models.TARGET}.{random_models.SOURCE}"
     (folder / names).write_text(encoded, encoding="utf-8")
@@ -113,7 +113,7 @@ def timed(running: Sequence[System], measurements: Sequence[Measurement]) -> lis
 def worth_showing(session: Session, records: Sequence[Record], limit: int | None) -> list[Record]:
     """Records of sentences that the correction brought nearer to what both annotators wrote."""
     texts = [
-        tables.spread((SHIPPED / f"sample.{name}").read_text("utf-8").splitlines(), limit)
+        spread((SHIPPED / f"sample.{name}").read_text("utf-8").splitlines(), limit)
         for name in ("tgt", "tgt2")
     ]
     references = dict(enumerate(zip(*texts, strict=True)))

@@ -10,7 +10,7 @@ import ast
 import functools
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from fairseq_aggdec.api.decoding import batches_by_length
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.engine.precision import precision_name
 from fairseq_aggdec.search.counters import Counters
+
+T = TypeVar("T")
 
 TASK = "translation_aggdec"
 Hypothesis = dict[str, Any]
@@ -50,6 +52,13 @@ DEFAULT_DECODING = "beam"
 GREEDY_OR_DEFAULT = (1, 5)  # what --beam may be where it is not read
 # Values of options that say what is done anyway, beside the default, which the machine may decide.
 HARMLESS = {"beam": GREEDY_OR_DEFAULT, "distributed_world_size": (1,)}
+
+
+def spread(items: Sequence[T], limit: int | None) -> list[T]:
+    """``limit`` of the items at equal distances, all of them for None."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[i * len(items) // limit] for i in range(limit)]
 
 
 def generation_parser(description: str | None) -> argparse.ArgumentParser:
@@ -256,9 +265,7 @@ class Session:
 
     def sentences(self, limit: int | None = None) -> list[int]:
         """The data set's indices, shortest first; of ``limit`` of them, all lengths have their share."""
-        if limit is None or limit >= len(self.order):
-            return self.order
-        return [self.order[i * len(self.order) // limit] for i in range(limit)]
+        return spread(self.order, limit)
 
     def task_batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
         """Samples as ``fairseq-generate`` gets them from the task, on the device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
@@ -14,8 +14,6 @@ from fairseq_aggdec.bench.timing import Measurement, System, different
 from fairseq_aggdec.records.results import cell
 from fairseq_aggdec.search.counters import PARTS, Counters
 from fairseq_aggdec.search.drafter import Drafter
-
-Item = TypeVar("Item")
 
 DRAFTERS_ENCODER = "drafter's encoder"
 MODULES = ("encoder", DRAFTERS_ENCODER, *PARTS[1:])
@@ -234,10 +232,3 @@ def edit_ratios(session: Session, measurement: Measurement, limit: int | None) -
         )
         for sentence in session.sentences(limit)
     ]
-
-
-def spread(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """``limit`` of the items at equal distances, all of them for None."""
-    if limit is None or limit >= len(items):
-        return list(items)
-    return [items[i * len(items) // limit] for i in range(limit)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import sacrebleu
 from torch import Tensor, as_tensor
@@ -29,20 +28,21 @@ def bleu(
         outputs: sentence -> tokens.
         score: hypotheses and references -> BLEU and signature.
     """
-    dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
-    references = []
-    for sentence in sorted(outputs):
-        reference: Any = session.dataset[sentence]["target"]
-        references.append(
-            session.codec.decode(dictionary.string(reference, process, escape_unk=True))
-        )
-    return score(texts(session, outputs), references)
+    references = {sentence: session.dataset[sentence]["target"] for sentence in outputs}
+    return score(texts(session, outputs), texts(session, references, escape_unk=True))
 
 
-def texts(session: Session, outputs: Mapping[int, Tensor | Sequence[int]]) -> list[str]:
-    """Decoded sentences as text, in the order of the set; arguments as for :func:`bleu`."""
+def texts(
+    session: Session, tokens: Mapping[int, Tensor | Sequence[int]], escape_unk: bool = False
+) -> list[str]:
+    """Sentences of the target side as text, in the order of the set.
+
+    Args:
+        tokens: sentence -> tokens.
+        escape_unk: ``<unk>`` of a reference is written so that it matches no ``<unk>`` of an output.
+    """
     dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
     return [
-        session.codec.decode(dictionary.string(as_tensor(outputs[sentence]), process))
-        for sentence in sorted(outputs)
+        session.codec.decode(dictionary.string(as_tensor(row), process, escape_unk=escape_unk))
+        for _, row in sorted(tokens.items())
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.api.session import spread
 from fairseq_aggdec.bench import table, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import Measurement, System
@@ -116,8 +117,8 @@ def test_edit_ratio() -> None:
 
 
 def test_a_limit_is_spread() -> None:
-    assert table.spread(range(10), 3) == [0, 3, 6]
-    assert table.spread(range(2), 3) == [0, 1] == table.spread(range(2), None)
+    assert spread(range(10), 3) == [0, 3, 6]
+    assert spread(range(2), 3) == [0, 1] == spread(range(2), None)
 
 
 def test_recordings_come_back(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session, generation_parser, spread
 from fairseq_aggdec.bench import command_line, systems, table
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.systems import Entry
@@ -330,7 +330,7 @@ def main(given: Sequence[str] | None = None) -> None:
         if args.record:
             return record(args, rest)
         names = systems.expanded(args.systems or ["stock", "ours"])
-        records = table.spread(load(args.replay), args.limit)
+        records = spread(load(args.replay), args.limit)
         with tempfile.TemporaryDirectory(prefix="replay-") as folder:
             drafter = args.drafter_flags if "gad" in names else None
             made = prepare(Path(folder), args.size, records, drafter, "blockwise" in names)
