@@ -99,7 +99,7 @@ def root_logger_unchanged() -> Iterator[None]:
 
 
 def quieten_hydra() -> None:
-    """Hides what hydra and PyTorch's data loader say of fairseq's use of them, at every start, whoever calls them."""
+    """Hides the warnings that hydra and PyTorch's data loader give at every start of fairseq."""
     logging.getLogger("hydra").setLevel(logging.INFO)
     for message in (r"\s*'config' is validated against", "'pin_memory' argument is set as true"):
         warnings.filterwarnings("ignore", message, UserWarning)
@@ -107,7 +107,7 @@ def quieten_hydra() -> None:
 
 
 def set_up_log(level: int | str = logging.WARNING) -> None:
-    """The log of a tool: lines of this package from ``level`` on, of all else warnings."""
+    """The log of a tool: messages of this package from ``level`` on, and warnings of everything else."""
     quieten_hydra()
     # Before fairseq is imported, which would set up a handler for the level DEBUG.
     logging.basicConfig(format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")

@@ -114,7 +114,7 @@ class Call:
 
 @dataclass(frozen=True)
 class LoadedOptions:
-    """What a translator was loaded with; its generator's attributes may be those of another thread's call.
+    """Options a translator was loaded with. (The attributes of its generator may be those of another thread's call.)
 
     Attributes:
         types: of the target dictionary. copies: it verifies texts that are proposed. The others: as in :class:`Call`.
@@ -167,10 +167,10 @@ def _copies(generator: Any) -> bool:
 def as_called(
     generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
 ) -> Iterator[None]:
-    """Has a generator do what a call asks for, and afterwards what it did before.
+    """Within this context the generator has the options of a call; afterwards those it had before.
 
     Args:
-        given: what proposes the drafts of this batch. watcher: is told what becomes certain; None: nobody.
+        given: proposes the drafts of this batch. watcher: gets tokens as they become certain; None: nobody does.
     """
     changes: dict[str, Any] = {
         attribute: getattr(call, name)

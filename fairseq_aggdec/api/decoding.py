@@ -1,4 +1,4 @@
-"""Batches of tokens through a generator, one thread at a time: what a :class:`Translator` stands on."""
+"""Decodes and scores batches of token ids for a :class:`Translator`, one thread at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Hypothesis:
 
 
 class BatchDecoder:
-    """Models and the generator that decodes with them, shared by threads, which take turns batch by batch.
+    """Base of :class:`Translator`: models and their generator, shared by threads, which take turns batch by batch.
 
     Args:
         task, models, generator: of fairseq, on one device.
@@ -62,7 +62,7 @@ class BatchDecoder:
         nbest: hypotheses per sentence.
         post_process: marks of subwords to remove from outputs, as fairseq's ``--post-process`` names them.
         generation: fairseq's generation options, to build a generator for calls with another ``beam``.
-        whole: the models of all directions, of whom ``models`` are those of one; nothing: there are no others.
+        whole: the loaded models, if each holds several language pairs and ``models`` are the parts for one pair.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BatchDecoder:
         self.device = next(self.models[0].parameters()).device
         self.decoding = str(task.settings.decoding)
         self.own = LoadedOptions.of(self.decoding, generator)
-        # Of source and target; a configuration takes long to say it.
+        # Source and target language; reading a configuration is slow.
         self.language_support = Languages(task, whole or models)
         self.pair = self.language_support.own
         self.longest, self.longest_target = self.language_support.longest()

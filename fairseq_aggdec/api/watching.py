@@ -26,7 +26,7 @@ class Watcher:
         self.told: dict[int, int] = {}
 
     def update(self, place: int, tokens: Sequence[int]) -> None:
-        """Tells of a sentence's tokens, of which so many are certain now."""
+        """Reports the certain tokens of a sentence, if there are more than at the last report."""
         if len(tokens) > self.told.get(place, 0):
             self.told[place] = len(tokens)
             self.tell(place, tokens)
@@ -37,12 +37,12 @@ class Watcher:
             self.update(search.index, certain(search))
 
     def of(self, drafter: Drafter) -> WatchedDrafter:
-        """A drafter that proposes the same, from which this learns what is committed."""
+        """The drafter, wrapped so that committed tokens are reported here."""
         return WatchedDrafter(drafter, self)
 
 
 class WatchedDrafter(DrafterAround):
-    """Another drafter, whose iterations a watcher sees."""
+    """Wraps a drafter and reports the committed tokens after each iteration to a watcher."""
 
     def __init__(self, drafter: Drafter, watcher: Watcher):
         super().__init__(drafter)

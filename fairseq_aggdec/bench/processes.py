@@ -1,6 +1,6 @@
-"""Systems in processes of their own, taken in turn: none has another's threads, caches or memory beside it.
+"""Systems under measurement, each in its own process, so that they share no threads, caches or memory.
 
-A process decodes when it is asked to and sleeps otherwise. All are bound to the same cores, with as many threads.
+One process decodes at a time, the others sleep. All are bound to the same cores and have the same number of threads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class AbsentError(Exception):
 
 
 class SystemProcess(System):
-    """A system in a process of its own.
+    """A system in its own process, with the interface of :class:`System`.
 
     Args:
-        entry: what it is.
+        entry: its name and options.
         arguments: options of fairseq-generate.
         threads: their number, and that of the cores to which the process is bound.
 
@@ -91,9 +91,10 @@ class SystemProcess(System):
 
 
 def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -> None:
-    """The process of a system: says what it is, or why it cannot be, then decodes what it is asked for.
+    """Main function of the process: loads the system, then answers requests until the connection is closed.
 
-    A list of sentences is timed as one batch; a list of lists is decoded for its peak of memory.
+    It first sends the attributes of the system, or a sentence why it cannot be loaded. A request is a list of sentence
+    numbers, which is timed as one batch, or a list of such lists, for which the peak of memory is sent.
     """
     set_up_log()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
@@ -124,5 +125,5 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
 
 
 def takes_batch_size(name: str, batch_size: int) -> bool:
-    """Whether a system has a row for this batch size: drafts of an assistant are for one sentence at a time."""
+    """Whether a system decodes batches of this size: an assistant drafts for one sentence at a time."""
     return name != ASSISTED or batch_size == 1

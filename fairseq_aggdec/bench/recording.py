@@ -24,7 +24,7 @@ class Iteration:
     Attributes:
         drafted: what was proposed.
         predicted: what the verifier would emit at each position of the window, one more than ``drafted``.
-        accepted: how many drafted tokens stood (the bifurcation).
+        accepted: number of drafted tokens that were accepted (the bifurcation).
         emitted: tokens gained: the accepted ones and the verifier's own, nothing after ``</s>``.
     """
 

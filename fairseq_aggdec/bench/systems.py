@@ -46,7 +46,7 @@ class Entry:
 
     Attributes:
         name: in tables and records.
-        system: what :func:`build` knows; None: what the command line with ``options`` says.
+        system: a name for :func:`build`; None: the options alone say what is measured (``--system NAME=OPTIONS``).
         options: added to the command line.
     """
 

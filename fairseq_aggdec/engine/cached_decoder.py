@@ -73,14 +73,19 @@ class CachedDecoder:
         self.starts: StartGraphs | None = None
 
     def renew(self, other: "CachedDecoder") -> bool:
-        """Takes over the numbers of another one, made of the same model since its weights changed in place: captured
-        steps stay good. Returns whether that was possible."""
+        """Copies the packed weights of another one, built from the same model after its weights changed in place.
+
+        Captured graphs stay valid, because the tensors stay where they are.
+
+        Returns:
+            whether all shapes agreed; if not, nothing was copied.
+        """
         packed, new = self.packed, other.packed
         new.draft_projection(packed.proposing)
         if packed.embedding.table is not None:
             new.embedding.make_table(len(packed.embedding.table))
         if self.heads is not None:
-            self.heads.layers = None  # made anew when they are asked
+            self.heads.layers = None  # built again at the next use
         return renew([packed, self.heads], [new, other.heads])
 
     def start(
@@ -91,7 +96,7 @@ class CachedDecoder:
         tokens: Tensor | None = None,
         memory: Tensor | None = None,
     ) -> None:
-        """Forgets all rows and takes up a new batch.
+        """Forgets all rows and starts a new batch.
 
         Args:
             encoder_out: fairseq's encoder output, ``encoder_out[0]`` of shape (S, B, C_enc).
@@ -110,7 +115,7 @@ class CachedDecoder:
     def encode(
         self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor], capacity: int
     ) -> EncoderOut:
-        """Encodes a batch and takes it up as :meth:`start` does: on a GPU by a captured graph, where there is one.
+        """Encodes a batch and starts it as :meth:`start` does; on a GPU in one captured graph, if its size has one.
 
         Args:
             net_input: ``src_tokens`` (B, S).

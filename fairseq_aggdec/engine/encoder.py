@@ -79,8 +79,8 @@ class _EncoderLayer(FastLayer):
 class FastEncoder:
     """``TransformerEncoderBase.forward`` in evaluation mode, over packed weights; it returns fairseq's dictionary.
 
-    Without padding there is no padding mask: whoever looked into it on a GPU would wait for all layers. The numbers at
-    padding differ from stock's, but they are hidden.
+    Without padding the output has no padding mask: to test a mask on a GPU would wait for all layers. States at padding
+    differ from stock's; attention never reads them.
 
     Args:
         encoder: its weights are read, never changed.
@@ -134,7 +134,7 @@ class FastEncoder:
         return _output(self._plain(x, padding), padding, lengths, embedding), None
 
     def renew(self, new: "FastEncoder") -> bool:
-        """Takes over the numbers of another one, see :meth:`CachedDecoder.renew`."""
+        """Copies the packed weights of another one, see :meth:`CachedDecoder.renew`."""
         if self.table is not None:
             new.make_table(len(self.table))
         return renew(self, new)
@@ -249,7 +249,7 @@ def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
 
 
 def encoder_form(encoder: Any, precision: Precision) -> "FastEncoder | StockEncoder":
-    """The fast form of an encoder that has one."""
+    """A :class:`FastEncoder` if all layers are stock, else a :class:`StockEncoder`."""
     fast = encoder_gap(encoder) is None
     return FastEncoder(encoder, precision) if fast else StockEncoder(encoder)
 
@@ -257,14 +257,14 @@ def encoder_form(encoder: Any, precision: Precision) -> "FastEncoder | StockEnco
 def renewed(
     old: "FastEncoder | StockEncoder | None", new: "FastEncoder | StockEncoder"
 ) -> "FastEncoder | StockEncoder":
-    """The older form with the newer one's numbers, if that is possible: captured graphs read it."""
+    """The old encoder with the new one's weights if shapes agree (captured graphs read it), else the new one."""
     if isinstance(old, FastEncoder) and isinstance(new, FastEncoder) and old.renew(new):
         return old
     return new
 
 
 class StockEncoder:
-    """Any fairseq encoder, called as stock generation calls it; a mask that hides nothing is left out here, too."""
+    """Any fairseq encoder, called as stock generation calls it; a padding mask without padding is dropped."""
 
     def __init__(self, encoder: Any):
         self.encoder = encoder

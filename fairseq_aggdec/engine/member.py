@@ -1,4 +1,4 @@
-"""One model of a verifier: its encoder and decoder in the fastest forms that represent it as it is now."""
+"""One model of a verifier: its encoder and decoder, packed where their classes are known, else as fairseq runs them."""
 
 import logging
 from collections.abc import Mapping
@@ -28,16 +28,18 @@ READ = {"src_tokens", "src_lengths"}  # what the fast form reads of a batch
 
 
 class LeftToStock(Exception):
-    """Says why only stock fairseq decodes with a model as the model says."""
+    """The batch must be decoded by stock fairseq; the message says why."""
 
 
 class Member:
-    """One model of the ensemble: its encoder and decoder in the fastest form that represents them.
+    """One model of the ensemble.
 
-    The fast forms are made when first used, and made anew when the model has changed since.
+    The encoder becomes a :class:`FastEncoder` and the decoder a :class:`CachedDecoder`, over packed weights, if all of
+    their layers are stock. Otherwise they are a :class:`StockEncoder` and a :class:`PrefixDecoder`. They are built at
+    the first batch, and again when the model's weights or classes have changed.
 
     Attributes:
-        encoder_gap, decoder_gap: why a part runs through its own layers; None: it has its fast form.
+        encoder_gap, decoder_gap: why a part is not packed; None: it is.
         left: why only stock fairseq decodes with the model; None: this does.
     """
 
@@ -52,10 +54,10 @@ class Member:
         return decoder_gap(self.model.decoder)
 
     def _inspect(self) -> None:
-        """Finds the forms that represent the model as it is now, and logs once which parts have no fast form.
+        """Finds out which parts can be packed, and logs once which cannot.
 
         Raises:
-            ValueError: ``--int8`` was asked for, which has a fast form only.
+            ValueError: with ``--int8``, a part that cannot be packed.
         """
         self.encoder_gap, self.decoder_gap = encoder_gap(self.model.encoder), self._decoder_gap()
         self.stock_only = probabilities_gap(self.model)
@@ -77,6 +79,7 @@ class Member:
             logger.info(line)
 
     def refresh(self) -> None:
+        """Packs the weights, if they were not packed yet or the model has changed since."""
         if self.watch is not None and not self.watch.changed():
             return
         in_place = self.watch is not None and self.watch.in_place
@@ -102,12 +105,12 @@ class Member:
         self.watch = watch
 
     def forget(self) -> None:
-        """Has the fast forms made anew before the next batch, whatever has changed."""
+        """Has the weights packed again before the next batch."""
         if self.watch is not None:
             self.watch.answer(True)
 
     def release(self) -> None:
-        """Gives back the memory of the fast forms and of what they keep; the next batch makes them anew."""
+        """Frees the packed weights and the KV cache; the next batch packs again."""
         self.watch = None
         for name in ("encoder", "decoder", "encoder_out"):
             vars(self).pop(name, None)
@@ -117,7 +120,7 @@ class Member:
         self.begin(net_input, capacity)
 
     def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
-        """Takes up a batch with the forms that there are."""
+        """Encodes a batch and starts decoding it, with the weights as they were packed last."""
         rows, encoder = net_input["src_tokens"].size(0), self.encoder
         encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
         if isinstance(encoder, FastEncoder) and encoder_input.keys() - READ:
@@ -132,10 +135,13 @@ class Member:
             self.decoder.start(self.encoder_out, rows, capacity)
 
     def check_batch(self, rows: int) -> None:
-        """Sets :attr:`left` where stock decoding of the batch of ``rows`` sentences calls what changes its numbers.
+        """Sets :attr:`stock_only` if stock decoding of this batch would give other numbers.
 
-        An unknown encoder may change them when stock orders the rows. Recomputing a prefix may give other numbers than
-        going on from a state of the layers; that is compared once for every state of the model.
+        The ``reorder_encoder_out()`` of an unknown encoder may change its states. A decoder that is not packed may
+        compute a prefix differently from its tokens one by one; that is compared once after each change of the model.
+
+        Args:
+            rows: sentences of the batch.
         """
         encoder = self.model.encoder
         if self.encoder_gap and not reorders_only(encoder, self.encoder_out, rows):

@@ -56,8 +56,9 @@ class PrefixDecoder:
         return output[0][window.row_of, window.positions]
 
     def doubt(self) -> str | None:
-        """Why, for the batch that was taken up, recomputing made-up prefixes may give other numbers than decoding them
-        one by one, as stock does: layers may have a state of their own, or see how many positions there are.
+        """Why recomputing prefixes may give other numbers than stock's decoding token by token; None: it does not.
+
+        Layers may keep a state, or depend on the number of positions. Made-up prefixes of the current batch are tried.
 
         Nothing is written to the decoder, and no random number of the caller is used up.
         """

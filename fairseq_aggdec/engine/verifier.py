@@ -43,7 +43,7 @@ def _first_parameter(model: Any) -> Tensor:
 
 @contextmanager
 def _same_random_numbers_where_left(device: torch.device) -> Iterator[None]:
-    """Stock encodes a batch that is left to it once more: with the random numbers that it would have found."""
+    """On :class:`LeftToStock`, restores the random state, with which stock encodes the batch again."""
     on_host = torch.get_rng_state()
     on_gpu = device.type == "cuda" and torch.cuda.is_initialized()
     on_device = torch.cuda.get_rng_state(device) if on_gpu else None
@@ -57,7 +57,7 @@ def _same_random_numbers_where_left(device: torch.device) -> Iterator[None]:
 
 
 class Verifier:
-    """Encodes a batch once, then scores windows of it.
+    """Encodes a batch once, then verifies windows of drafted tokens.
 
     Args:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
@@ -130,13 +130,13 @@ class Verifier:
                 raise LeftToStock(reason)
 
     def fits(self, models: Sequence[nn.Module], precision: Precision) -> bool:
-        """Whether it is the verifier of these models in this precision."""
+        """Whether this verifier was built of these models with this precision."""
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))
         return same and (precision is self.precision or precision == self.precision)
 
     def refuse_probabilities(self, decoding: str) -> None:
-        """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""
+        """Raises ``ValueError`` if a model can be decoded by stock fairseq only (:attr:`Member.stock_only`)."""
         for member in self.members:
             if member.stock_only is not None:
                 raise ValueError(
@@ -144,26 +144,26 @@ class Verifier:
                 )
 
     def repack(self) -> None:
-        """Has everything packed anew before the next batch."""
+        """Has all weights packed again before the next batch."""
         for member in self.members:
             member.forget()
 
     def prepare(self) -> None:
-        """Makes the fast forms (packs the weights) now, so that the first batch does not wait for it."""
+        """Packs the weights now, so that the first batch does not wait for it."""
         with torch.inference_mode():
             for member in self.members:
                 member.refresh()
 
     def warm_up(self) -> bool:
-        """Runs the fast forms once on a sentence, if there are any: what PyTorch sets up when first used is then there.
+        """Decodes a few tokens of a made-up sentence, so that the first batch does not wait for PyTorch's set-up.
 
         Returns:
-            whether a sentence is taken up.
+            whether a sentence was encoded; not if a model is not packed.
         """
         fast = [isinstance(m.decoder, CachedDecoder) and m.stock_only is None for m in self.members]
         model = self.members[0].model
         if not all(fast) or not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
-            return False  # of what kind the sources of such an encoder are is not known
+            return False  # its sources may be no token ids
         longest = model.encoder.max_positions(), model.decoder.max_positions()
         most = min(*longest, self.strict or WARM_UP)
         device = next(model.parameters()).device
@@ -223,7 +223,7 @@ class Verifier:
         return not self.strict and all(member.decoder.reads_trees for member in self.members)
 
     def readable(self, draft: Draft) -> Draft:
-        """What of a draft can be read: one path where branches cannot, and no more than a window has slots for."""
+        """A draft cut to what can be verified: one path if trees cannot be read, and as many slots as a window has."""
         if draft.branches and not self.reads_trees:
             draft = draft.chain()
         return draft.first(self.strict - 1) if self.strict else draft
@@ -257,7 +257,7 @@ class Verifier:
 
     @property
     def head_input(self) -> tuple[int, Tensor]:
-        """What heads read: how many features of a position, and a weight of their device and precision."""
+        """Width of the features that block heads read, and a weight with their device and dtype."""
         weight = self.members[0].model.decoder.output_projection.weight
         return weight.size(1), weight
 

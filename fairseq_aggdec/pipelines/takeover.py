@@ -1,7 +1,7 @@
-"""Every task that fairseq knows, by its name: a subclass whose generator is taken over, where that was asked for.
+"""Makes every registered fairseq task decode with the plugin, by a subclass of it under the same name.
 
-The entries of fairseq's three registries of tasks are replaced; no class and no function of fairseq is changed. Without
-being asked (:func:`is_enabled`) an entry gives the task that stood there before, with its own options.
+The entries of fairseq's task registries are replaced; no class or function of fairseq is changed. Unless the plugin is
+enabled in this process (:func:`is_enabled`), an entry builds the original task, with its own options.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _enabled: list[bool] = []
 
 
 def is_enabled() -> bool:
-    """Whether this process was told to decode with the plugin: by ``--user-dir``, a command of ours, or ``adopt()``."""
+    """Whether this process decodes with the plugin: by ``--user-dir``, an ``aggdec`` command, or ``adopt()``."""
     folders = getattr(import_user_module, "memo", ())  # of the user-dirs so far
     return bool(_enabled) or any(os.path.realpath(folder) == str(PACKAGE) for folder in folders)
 
@@ -50,7 +50,11 @@ def enable() -> None:
 
 
 class TakenOver(DecodingTask):
-    """Mixed in before somebody's task, which is ``taken_over``."""
+    """Mixin of the subclass that :func:`taken_over` makes of a task.
+
+    Attributes:
+        taken_over: the original task class.
+    """
 
     taken_over: ClassVar[type[FairseqTask]]
 
@@ -60,7 +64,7 @@ class TakenOver(DecodingTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
-        """A task of this class, or of the one that it stands for where nobody has asked."""
+        """A task of this class, or of the original one if the plugin is not enabled or names collide."""
         if not is_enabled() or _has_own_names(cls.taken_over, cls.kind):
             return cls.taken_over.setup_task(cfg, **kwargs)
         return super().setup_task(cfg, **kwargs)
@@ -77,7 +81,7 @@ class TakenOver(DecodingTask):
 
 
 def _empty(task: Any, name: str) -> TakenOver:
-    """A task that :func:`taken_over` stands for, without its attributes."""
+    """An empty object of the subclass that :func:`taken_over` makes, for pickle to fill in."""
     kind = taken_over(task, name)
     return kind.__new__(kind)
 
@@ -195,7 +199,7 @@ class GeneratorTask(DecodingTask):
 
 
 class WithArgs(FairseqTask):
-    """Repairs a task that reads its options where only older tasks have them."""
+    """Gives ``args`` to a task that reads its options there, although fairseq sets ``cfg``."""
 
     @property
     def args(self) -> Any:
@@ -239,7 +243,7 @@ def _flags(task: type[FairseqTask]) -> set[str]:
 
 
 class LazyConfigNode(ConfigNode):
-    """A task's configuration in hydra's store, made when it is asked for: those of all tasks take 0.2 seconds.
+    """A task's configuration in hydra's store, built at its first use: those of all tasks take 0.2 seconds.
 
     Args:
         name: of the task.

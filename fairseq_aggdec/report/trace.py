@@ -1,4 +1,4 @@
-"""The trace of a sentence in the terminal: what was drafted, what stood, what was thrown away.
+"""The trace of a sentence in the terminal: what was drafted, what was accepted, what was discarded.
 
 As running text (Ge et al., Table 2), with drafter and verifier beside each other (Table 17), or token by token with the
 size of each block (Stern et al., section 7.4).
@@ -123,10 +123,10 @@ def symbols(tokens: Sequence[int], words: Dictionary) -> str:
 def pieces(iteration: Iteration, target: Dictionary, apart: bool = False) -> list[Piece]:
     """What an iteration gained and what it threw away; ``apart`` as of :func:`trace`."""
     marked = [
-        *_stood(iteration),
+        *_accepted(iteration),
         *((token, OWN) for token in iteration.emitted[iteration.accepted :]),
     ]
-    return _join([*marked, *_refused(iteration)], symbols if apart else spell, target)
+    return _join([*marked, *_discarded(iteration)], symbols if apart else spell, target)
 
 
 def drafter_and_verifier(
@@ -146,11 +146,11 @@ def drafter_and_verifier(
     predicted = list(zip(iteration.predicted, kinds, strict=False))
     if emitted[-1] != target.eos():
         predicted += [(token, DISCARDED) for token in iteration.predicted[len(emitted) :]]
-    drafted = [*_stood(iteration), *_refused(iteration)]
+    drafted = [*_accepted(iteration), *_discarded(iteration)]
     return _join([*before, *drafted], spell, target), _join([*before, *predicted], spell, target)
 
 
-def _stood(iteration: Iteration) -> list[tuple[int, str]]:
+def _accepted(iteration: Iteration) -> list[tuple[int, str]]:
     """The accepted tokens with their kinds."""
     tokens = iteration.emitted[: iteration.accepted]
     return [
@@ -159,7 +159,7 @@ def _stood(iteration: Iteration) -> list[tuple[int, str]]:
     ]
 
 
-def _refused(iteration: Iteration) -> list[tuple[int, str]]:
+def _discarded(iteration: Iteration) -> list[tuple[int, str]]:
     return [(token, DISCARDED) for token in iteration.drafted[iteration.accepted :]]
 
 

@@ -1,4 +1,4 @@
-"""The plugin's options of one generator: from a task's configuration, a namespace, or a call of the hub."""
+"""The plugin's options for one generator, from the call, ``adopt()``, the task's configuration, or the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``--decoding`` adds to a fairseq task: the generator of each method, in place of the task's own."""
+"""A mixin for fairseq tasks: ``build_generator`` gives the generator of ``--decoding`` in place of the task's own."""
 
 import inspect
 import logging
@@ -118,7 +118,12 @@ class DecodingTask(Hooks):
         given: Mapping[str, Any],
         alone: bool = False,
     ) -> Any:
-        """A generator that goes on with what one before has learned; ``alone``: that shares at most its verifier."""
+        """Builds a generator, with the drafters and budgets of an earlier one (:mod:`fairseq_aggdec.tasks.reuse`).
+
+        Args:
+            given: arguments of the task's own ``build_generator``.
+            alone: shares nothing with earlier generators but the verifier.
+        """
         for model in models:
             model.eval()  # as all generators do, and as they are looked at here
         self.decoding_options = resolve_options(self.settings, args, self.hidden, self.given)

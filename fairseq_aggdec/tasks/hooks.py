@@ -35,7 +35,7 @@ class Hooks(FairseqTask):
 
     Attributes:
         kind: the name that the task is registered by; tasks derived from it have their own.
-        taken_over: the task of somebody else that it stands for; None for those of the plugin.
+        taken_over: the task class of fairseq or of the user that this one extends; None for tasks of the plugin.
         models_built: from checkpoints.
         counters: of everything that this task's generators decoded.
         learning: the task trains or validates. validated: since the last update.

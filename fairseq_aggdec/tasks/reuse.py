@@ -1,4 +1,4 @@
-"""What a task's generators have learned, for the next call with the same options: fairseq's hub builds one per call."""
+"""Drafters and draft budgets of earlier generators, reused by later ones: fairseq's hub builds a generator per call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""New numbers in old memory: forms of a model that captured graphs read are written over when its weights change.
+"""Packed weights are overwritten in place when the model's weights change, because captured graphs read their memory.
 
-A training that decodes between its updates then keeps its graphs.
+Training that decodes between updates keeps its graphs this way.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ PACKAGE = "fairseq_aggdec."
 
 
 class _Unlike(Exception):
-    """Two forms do not have the same tensors in the same places."""
+    """Two packed modules do not have tensors of the same shapes."""
 
 
 def renew(old: Any, new: Any) -> bool:
-    """Writes the numbers of a form over those of an older one, both made of the same model, whose tensors stand where
-    they stood when the older one was made.
+    """Copies the tensors of a newly packed module into those of an older one, both packed from the same model.
 
     Returns:
-        whether that was possible; else nothing was written.
+        whether all shapes agreed; if not, nothing was copied.
     """
     try:
         pairs = list(_pairs(old, new))

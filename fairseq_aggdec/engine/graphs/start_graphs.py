@@ -32,8 +32,8 @@ class StartSize(NamedTuple):
     Attributes:
         rows, length: R rows of L tokens.
         end: keys of the cache of a row.
-        purpose: of the stream that it is captured on. A graph uses that one's scratch memory, so one that runs beside
-            the current stream is none that runs on it.
+        purpose: of the stream that it is captured on. A graph uses the scratch memory of that stream, so a graph for
+            the current stream must not be replayed beside it.
     """
 
     rows: int
