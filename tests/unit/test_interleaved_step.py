@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -44,16 +45,18 @@ def all_steps(
     beam=st.integers(1, 5),
     end=st.sampled_from([-2.0, 0.0, 3.0]),
     all_agree=st.booleans(),
+    many=st.sampled_from([0, 8, 2**10]),
 )
 def test_best_steps_are_the_best_of_all_combinations(
-    seed: int, rows: int, step: int, beam: int, end: float, all_agree: bool
+    seed: int, rows: int, step: int, beam: int, end: float, all_agree: bool, many: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, step, VOCABULARY, generator=generator) * 2
     logits[..., EOS] += end  # sometimes rare, sometimes in every slot
     limits = Limits([100] * rows, 0, exact=False, capacity=0)
     *best, ends = best_words(logits, 0, list(range(rows)), beam, RULES, limits)
-    steps = best_steps(*best, ends if all_agree else None, EOS, PAD)
+    with mock.patch("fairseq_aggdec.search.interleaved.step.MANY_SUMS", many):
+        steps = best_steps(*best, ends if all_agree else None, EOS, PAD)
     for row in range(rows):
         expected = all_steps(logits[row], beam, all_agree)
         found = steps.totals[row].isfinite().sum()

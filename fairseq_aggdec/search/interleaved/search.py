@@ -223,14 +223,14 @@ class InterleavedSearch:
         ended = steps.ends < self.geometry.step
         going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
         live, best = going_on.topk(beam)
-        done = ended & totals.isfinite()
+        done = ended & (totals > -torch.inf)
         if not self.any_ending:
             leading = totals.view(count, -1).topk(beam).values[:, -1:]  # (N, 1)
             done &= (totals.view(count, -1) >= leading).view_as(done)
         # One transfer to the host: which continuations are finished, with what score and where, which sentences go on
         # and which are broken (NaN is the largest number there is).
         leader = live[:, 0]
-        host = read([done, totals, steps.ends, leader.isfinite(), leader.isnan()])
+        host = read([done, totals, steps.ends, leader > -torch.inf, leader.isnan()])
         flags, scores, ends, alive, broken = (part.flatten().tolist() for part in host)
         finished = [i for i, flag in enumerate(flags) if flag]
         if finished:

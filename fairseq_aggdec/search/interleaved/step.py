@@ -6,6 +6,7 @@ the score. (Summed up as the algorithm is printed, one finished text would come 
 does not have.)
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.rules import Rules, end_banned
 from fairseq_aggdec.windows.transfer import to_device
+
+# Sums of a hypothesis from which on only the best go on after a slot. To prune costs kernels of a GPU.
+MANY_SUMS = 2**10
 
 
 @dataclass
@@ -68,7 +72,7 @@ def best_words(
 def best_steps(
     log_probs: Tensor, words: Tensor, agreement: Tensor | None, eos: int, pad: int
 ) -> Steps:
-    """Outer addition over the slots, pruned to W after each.
+    """Outer addition over the slots, pruned to W where the sums get many.
 
     Pruning loses nothing: continuations that have ended and those that have not are kept apart, and to all of one
     kind the same is added later.
@@ -88,16 +92,17 @@ def best_steps(
         end = end + F.pad(agreement[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
     going_on = log_probs.masked_fill(is_end, -torch.inf)
     totals, columns = _best_sums(going_on, end)
+    outside = _tables(step, width, end.device, (pad, eos))[2].expand(rows, step, -1)
     return Steps(
-        _read(columns, words, words.new_full((rows, step), pad), words.new_full((rows, step), eos)),
-        _read(columns, log_probs, torch.zeros_like(end), end),
+        _read(columns, words, outside),
+        _read(columns, log_probs, torch.zeros_like(end).unsqueeze(2), end.unsqueeze(2)),
         totals,
         (columns < width).sum(2),
     )
 
 
 def _best_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """The W best continuations, keeping only the W best that go on after every slot.
+    """The W best continuations.
 
     Args:
         going_on: (R, z, W) log-probabilities, -inf for ``</s>``.
@@ -107,25 +112,41 @@ def _best_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         (R, W) sums; (R, W, z) columns: one of the W words, W for nothing, W + 1 for the end.
     """
     rows, step, width = going_on.shape
-    nothing, at_end = width, width + 1
-    paths = torch.zeros(rows, 1, 0, dtype=torch.long, device=end.device)
-    sums = going_on.new_zeros(rows, 1)
-    all_paths, all_sums = [], []
+    words, ending, _ = _tables(step, width, end.device)
+    sums, columns = going_on.new_zeros(rows, 1), words.new_zeros(1, 1, step)
+    all_sums, all_columns = [], []
     for slot in range(step):
-        closing = paths.new_full((rows, paths.size(1), step - slot), nothing)
-        closing[:, :, 0] = at_end
-        all_paths.append(torch.cat([paths, closing], 2))
         all_sums.append(sums + end[:, slot : slot + 1])
-        outer = sums.unsqueeze(2) + going_on[:, slot : slot + 1]  # (R, P, W)
-        sums, best = outer.flatten(1).topk(width)
-        parents = (best // width).unsqueeze(2).expand(-1, -1, slot)
-        paths = torch.cat([paths.gather(1, parents), (best % width).unsqueeze(2)], 2)
+        all_columns.append(columns + ending[slot])
+        sums = (sums.unsqueeze(2) + going_on[:, slot : slot + 1]).flatten(1)  # (R, P W)
+        columns = (columns.unsqueeze(2) + words[slot]).flatten(
+            1, 2
+        )  # (1, P W, z), if pruned (R, ..)
+        if sums.size(1) > MANY_SUMS and slot + 1 < step:
+            sums, best = sums.topk(width)
+            columns = _picked(columns, best)
     totals, best = torch.cat([*all_sums, sums], 1).topk(width)
-    index = best.unsqueeze(2).expand(-1, -1, step)
-    return totals, torch.cat([*all_paths, paths], 1).gather(1, index)
+    parts = [part.expand(columns.size(0), -1, -1) for part in (*all_columns, columns)]
+    return totals, _picked(torch.cat(parts, 1), best)
 
 
-def _read(columns: Tensor, table: Tensor, nothing: Tensor, end: Tensor) -> Tensor:
-    """Looks columns (R, W, z) up in a table (R, z, W) with two columns (R, z) more -> (R, W, z)."""
-    whole = torch.cat([table, nothing.unsqueeze(2), end.unsqueeze(2)], 2)
-    return whole.gather(2, columns.transpose(1, 2)).transpose(1, 2)
+@functools.cache
+def _tables(
+    step: int, width: int, device: torch.device, outside: tuple[int, int] = (0, 0)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What words add to the columns of a continuation (z, W, z), what an end in each slot adds (z, z), ``outside``."""
+    slots, words = torch.arange(step, device=device), torch.arange(width, device=device)
+    own = slots.unsqueeze(1) == slots
+    ending = own * (width + 1) + (slots > slots.unsqueeze(1)) * width
+    return own.unsqueeze(1) * words.unsqueeze(1), ending, torch.tensor(outside, device=device)
+
+
+def _picked(columns: Tensor, best: Tensor) -> Tensor:
+    """Rows (R, W) of columns (R or 1, P, z) -> (R, W, z)."""
+    index = best.unsqueeze(2).expand(-1, -1, columns.size(2))
+    return columns.expand(len(best), -1, -1).gather(1, index)
+
+
+def _read(columns: Tensor, *table: Tensor) -> Tensor:
+    """Looks columns (R, W, z) up in a table (R, z, W + 2), given in parts -> (R, W, z)."""
+    return torch.cat(table, 2).transpose(1, 2).gather(1, columns)
