@@ -16,7 +16,7 @@ import torch
 
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.options import Options
-from fairseq_aggdec.search.beam.tables import table_of
+from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import ROOT, Ending, Prefix, SearchedTree, Tree
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.rules import end_banned, forced_token
@@ -308,7 +308,8 @@ class BeamSearch:
     def update(self, window: TreeWindow, output: DecoderOutput) -> Kept | None:
         """Searches on; one copy to the host."""
         count = min(self.options.beam_size + 1, output.logits.size(1))
-        table = table_of(output.logits, count, self.wanted, self.options, self.banned).cpu()
+        symbols = self.options.pad, self.options.unk, self.options.unk_penalty
+        table = best_tokens(output.logits, count, self.wanted, *symbols, self.banned).cpu()
         for search, own in zip(self.rows, table.split(list(window.widths)), strict=True):
             search.receive([search.rules.read(search.depth, row) for row in own.tolist()])
         if self.watch is not None:

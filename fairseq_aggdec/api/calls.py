@@ -182,9 +182,11 @@ def as_called(
             changes |= {"texts": given.texts_of, "ahead": True, "budget": given.budget}
         if watcher is not None:
             changes["watch"] = watcher.searches
-    elif (given is not None or watcher is not None) and _copies(generator):
-        drafter = generator.drafter if given is None else given
-        changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
+    elif _copies(generator):
+        if given is not None:
+            changes["drafter"] = given
+        if watcher is not None:
+            changes["watch"] = watcher.committed
     before = {name: getattr(generator, name) for name in changes}
     _set(generator, changes)
     try:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
 from fairseq_aggdec.search.beam.tree import SearchedTree
-from fairseq_aggdec.search.drafter import Drafter, DrafterAround
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 
@@ -36,22 +35,10 @@ class Watcher:
         for search in searches:
             self.update(search.index, certain(search))
 
-    def of(self, drafter: Drafter) -> WatchedDrafter:
-        """The drafter, wrapped so that committed tokens are reported here."""
-        return WatchedDrafter(drafter, self)
-
-
-class WatchedDrafter(DrafterAround):
-    """Wraps a drafter and reports the committed tokens after each iteration to a watcher."""
-
-    def __init__(self, drafter: Drafter, watcher: Watcher):
-        super().__init__(drafter)
-        self.watcher = watcher
-
-    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+    def committed(self, verdict: Verdict, state: DecodeState) -> None:
+        """Is called by a greedy search after every iteration."""
         for row in state.rows:
-            self.watcher.update(row.index, row.tokens[1:])
-        super().observe(verdict, state)
+            self.update(row.index, row.tokens[1:])
 
 
 def certain(search: SearchedTree) -> list[int]:

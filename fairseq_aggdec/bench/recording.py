@@ -1,17 +1,15 @@
-"""Records of what draft-and-verify did, iteration by iteration, and the drafter that makes them."""
+"""Records of what draft-and-verify did, iteration by iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.drafter import Drafter, DrafterAround
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
@@ -54,22 +52,35 @@ class Record:
         return [token for iteration in self.iterations for token in iteration.emitted]
 
 
-class RecordingDrafter(DrafterAround):
-    """Lets ``drafter`` propose and keeps what was proposed and what became of it.
+class Recorder:
+    """Keeps what was drafted and what became of it.
 
-    The loop must accept with :meth:`watched`, from which the verifier's choices are known.
+    The generator must accept with :meth:`accept`, from which the verifier's choices are known: the verdict of relaxed
+    acceptance does not show what the verifier would have written.
+
+    Args:
+        rule: which drafted tokens are accepted.
+        pad: of the source dictionary.
 
     Attributes:
         records: one per sentence, in the order in which decoding began.
     """
 
-    def __init__(self, drafter: Drafter, pad: int):
-        super().__init__(drafter)
-        self.pad = pad
+    def __init__(self, rule: Acceptance, pad: int):
+        self.rule, self.pad = rule, pad
         self.records: list[Record] = []
+        self.state: DecodeState | None = None
 
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        super().start(sample, verifier, state)
+    def accept(
+        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    ) -> Tensor:
+        """Accepts by ``rule``."""
+        self.choices = choices
+        return self.rule(logits, choices, drafted, tree)
+
+    def _begin(self, state: DecodeState) -> None:
+        """Makes the records of a batch."""
+        self.state, sample = state, state.sample
         sources = sample["net_input"]["src_tokens"].tolist()
         self.open = [
             Record(sentence, [token for token in source if token != self.pad])
@@ -77,18 +88,10 @@ class RecordingDrafter(DrafterAround):
         ]
         self.records += self.open
 
-    def watched(self, accept: Acceptance) -> Acceptance:
-        """``accept`` as it is; relaxed acceptance hides from the loop's result what the verifier would have written."""
-
-        def watching(
-            logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-        ) -> Tensor:
-            self.choices = choices
-            return accept(logits, choices, drafted, tree)
-
-        return watching
-
-    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+    def watch(self, verdict: Verdict, state: DecodeState) -> None:
+        """Is called after each iteration."""
+        if state is not self.state:
+            self._begin(state)
         window = verdict.window
         # Where nothing was drafted the loop has nothing to accept.
         alone = window.width == 1
@@ -111,16 +114,15 @@ class RecordingDrafter(DrafterAround):
                 )
             )
             first += width
-        super().observe(verdict, state)
 
 
 @contextmanager
-def recording(generator: Any, pad: int) -> Iterator[RecordingDrafter]:
+def recording(generator: Any, pad: int) -> Iterator[Recorder]:
     """Has a greedy generator of ours record what it does; ``pad``: of the source dictionary."""
-    before = generator.drafter, generator.accept
-    recorder = RecordingDrafter(generator.drafter, pad)
-    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
+    before = generator.accept, generator.watch
+    recorder = Recorder(generator.accept, pad)
+    generator.accept, generator.watch = recorder.accept, recorder.watch
     try:
         yield recorder
     finally:
-        generator.drafter, generator.accept = before
+        generator.accept, generator.watch = before

@@ -12,6 +12,7 @@ The tokens are those of the plain loop, which is the twin that tests compare thi
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import time
 from abc import ABC, abstractmethod
@@ -222,14 +223,13 @@ class DeviceLoop(AheadLoop):
         board = self._take_up(state, size)
         self.longest = max(row.end for row in state.rows) + 1
         self._run(len(state.rows), size, counters)
-        found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
-        rounds = [len(outcome.emitted) for outcome in found]
-        scores = [one.scores.tolist() for one in found]
-        state.finish([one.tokens for one in found], scores, rounds)
-        drafted = [number for outcome in found for number in outcome.drafted] if size else []
-        accepted = [number for outcome in found for number in outcome.accepted] if size else []
-        emitted = [number for outcome in found for number in outcome.emitted]
-        counters.add_all(emitted, drafted, accepted or [0] * len(emitted))
+        lengths = [self.ends[row] for row in range(len(state.rows))]
+        tokens, scores, *by_iteration = board.outcomes(lengths)
+        state.finish(tokens, scores, [len(emitted) for emitted in by_iteration[0]])
+        emitted, drafted, accepted = (list(itertools.chain(*numbers)) for numbers in by_iteration)
+        if not size:
+            drafted = accepted = [0] * len(emitted)
+        counters.add_all(emitted, drafted, accepted)
         self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -72,22 +71,6 @@ class Rows:
     @functools.cached_property
     def base(self) -> Tensor:
         return self.position.masked_fill(self.ended, 0)
-
-
-@dataclass
-class Outcome:
-    """What was decoded for a sentence, on the host.
-
-    Attributes:
-        tokens: what was emitted, ``</s>`` included. scores: their log-probabilities (T,).
-        emitted, drafted, accepted: tokens gained, drafted and accepted, by iteration.
-    """
-
-    tokens: list[int]
-    scores: Tensor
-    emitted: list[int]
-    drafted: list[int]
-    accepted: list[int]
 
 
 class Board:
@@ -197,22 +180,23 @@ class Board:
         self.numbers[:, : ROUNDS + 1].index_copy_(0, owners, changed)
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 
-    def outcomes(self, lengths: Sequence[int]) -> list[Outcome]:
-        """What was decoded for the first sentences, whose numbers of tokens are given; one launch and one copy."""
+    def outcomes(self, lengths: Sequence[int]) -> list[list[list[Any]]]:
+        """What was decoded for the first sentences, whose numbers of tokens are given; one launch and one copy.
+
+        Returns:
+            the tokens, ``</s>`` included, their log-probabilities, and how many tokens were emitted, drafted and
+            accepted in each iteration; each a list for every sentence.
+        """
         count, longest = len(lengths), max(lengths)
         found = self.written[:, :count, : longest + 1].contiguous().cpu()
         # The first iterations that have written these tokens; later places are of other batches.
         ends = torch.tensor(lengths).unsqueeze(1)
-        rounds = 1 + (found[1].cumsum(1) < ends).sum(1)
+        rounds = (1 + (found[1].cumsum(1) < ends).sum(1)).tolist()
+        of_tokens = [slice(1, length + 1) for length in lengths]
+        parts = [(found[0], of_tokens), (_fp32(found[4]), of_tokens)]
+        parts += [(numbers, list(map(slice, rounds))) for numbers in found[1:4]]
         return [
-            Outcome(
-                tokens[1 : length + 1].tolist(),
-                scores[1 : length + 1],
-                *(numbers[:turns].tolist() for numbers in by_iteration),
-            )
-            for length, turns, tokens, scores, *by_iteration in zip(
-                lengths, rounds.tolist(), found[0], _fp32(found[4]), *found[1:4], strict=True
-            )
+            [row[kept].tolist() for row, kept in zip(rows, own, strict=True)] for rows, own in parts
         ]
 
 

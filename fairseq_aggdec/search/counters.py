@@ -3,25 +3,13 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fairseq_aggdec.windows.draft import Verdict
 
 PARTS = ("encoder", "draft", "verify", "other")
-
-
-class Clock:
-    """What :meth:`Counters.clock` gives; not a generator, which would take several times as long."""
-
-    def __init__(self, counters: "Counters", part: str):
-        self.counters, self.part = counters, part
-
-    def __enter__(self) -> None:
-        self.start = self.counters.read()
-
-    def __exit__(self, *error: object) -> None:
-        self.counters.ended(self.part, self.start)
 
 
 @dataclass
@@ -39,7 +27,7 @@ class Counters:
         nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
             the tokens by which all hypotheses of a sentence grew.
-        stood: histogram, drafted tokens accepted in a round -> how many rounds.
+        accepted_lengths: histogram, drafted tokens accepted in a round -> how many rounds.
         seconds: by part.
         read: the clock, in seconds: that of the wall unless another is given.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
@@ -57,14 +45,19 @@ class Counters:
     undrafted: int = 0
     in_vain: int = 0
     emitted: Counter[int] = field(default_factory=Counter)
-    stood: Counter[int] = field(default_factory=Counter)
+    accepted_lengths: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     read: Callable[[], float] = time.perf_counter
     wait: Callable[[], object] | None = None
 
-    def clock(self, part: str) -> "Clock":
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
         """Adds the time of a block to ``seconds[part]``."""
-        return Clock(self, part)
+        start = self.read()
+        try:
+            yield
+        finally:
+            self.ended(part, start)
 
     def ended(self, part: str, start: float) -> float:
         """Adds the time since ``start`` to ``seconds[part]``; returns the time now, at which the next part starts."""
@@ -80,9 +73,9 @@ class Counters:
         self.drafted += sum(verdict.drafted)
         self.accepted += sum(verdict.accepted)
         # One by one: Counter.update takes ten times as long for a few.
-        for tokens, stood in zip(verdict.emitted, verdict.accepted, strict=True):
+        for tokens, accepted in zip(verdict.emitted, verdict.accepted, strict=True):
             self.emitted[len(tokens)] += 1
-            self.stood[stood] += 1
+            self.accepted_lengths[accepted] += 1
 
     def add_all(
         self, emitted: Sequence[int], drafted: Sequence[int], accepted: Sequence[int]
@@ -92,7 +85,7 @@ class Counters:
         self.drafted += sum(drafted)
         self.accepted += sum(accepted)
         self.emitted.update(emitted)
-        self.stood.update(accepted)
+        self.accepted_lengths.update(accepted)
 
     def add_by_stock(self, lengths: Sequence[int]) -> None:
         """Counts a batch that stock fairseq decoded, a call for each token of its best outputs."""
@@ -101,7 +94,7 @@ class Counters:
         self.calls += max(lengths, default=0)
         self.iterations += tokens
         self.emitted[1] += tokens
-        self.stood[0] += tokens
+        self.accepted_lengths[0] += tokens
 
     @property
     def tokens(self) -> int:
@@ -123,10 +116,11 @@ class Counters:
 
         Slots behind the last that was ever accepted are left out. The sum is the mean number of accepted tokens.
         """
-        rounds = max(1, self.stood.total())
-        slots = range(1, min(most, max(self.stood, default=0)) + 1)
+        rounds = max(1, self.accepted_lengths.total())
+        slots = range(1, min(most, max(self.accepted_lengths, default=0)) + 1)
         return [
-            sum(n for stood, n in self.stood.items() if stood >= slot) / rounds for slot in slots
+            sum(n for length, n in self.accepted_lengths.items() if length >= slot) / rounds
+            for slot in slots
         ]
 
     def summary(self) -> str:

@@ -1,8 +1,6 @@
-"""What a drafter is: the base class, what the loop on a GPU asks for more, and the drafter that proposes nothing."""
+"""Drafters propose tokens: the base class, that of drafters that also run on a device, and the empty drafter."""
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -69,36 +67,6 @@ class Drafter:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Some sentences have ended: keeps what it knows of the given rows, in this order."""
-
-
-class DrafterAround(Drafter):
-    """Hands everything on to another drafter, so that a class that inherits can look on. The loop then runs on the
-    host, also on a GPU."""
-
-    def __init__(self, drafter: Drafter):
-        self.drafter = drafter
-        self.needs_cached_decoder = drafter.needs_cached_decoder
-        self.starts_beside = drafter.starts_beside
-
-    watches = property(operator.attrgetter("drafter.watches"))
-
-
-def _handed_on(name: str) -> Callable[..., Any]:
-    method = operator.attrgetter(f"drafter.{name}")
-    return lambda around, *given: method(around)(*given)
-
-
-for _name in (
-    "reads",
-    "prepare",
-    "forget",
-    "release",
-    "start",
-    "draft",
-    "observe",
-    "keep_rows",
-):
-    setattr(DrafterAround, _name, _handed_on(_name))
 
 
 class DeviceDrafter(Drafter):

@@ -27,7 +27,7 @@ from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores, check_tokens, refusal
-from fairseq_aggdec.search.greedy import GreedySearch
+from fairseq_aggdec.search.greedy import GreedySearch, OnIteration
 from fairseq_aggdec.search.guards import OneThread, exclusive, one_thread, or_stock
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
@@ -235,9 +235,12 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     Attributes:
         verified: drafts are; a drafter alone is the exception.
+        watch: is called after each iteration, which is then done on the host; see
+            :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
     """
 
     verified = True
+    watch: OnIteration | None = None
 
     def __init__(
         self,
@@ -252,7 +255,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
         self.rules = Rules.of(self)
-        self.ruled = self.options, self.rules  # of these options
         self.device_loop: DeviceLoop | None = None
 
     def _prepare(self) -> None:
@@ -299,11 +301,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
         if type(self.rules) is Rules:  # not somebody's own
-            options, rules = self.ruled
-            if options is not self.options or rules is not self.rules:
-                self.rules = Rules.of(self.options)
-                self.ruled = self.options, self.rules
-        state = DecodeState(self._rows(batch, limits), self.eos, batch.source.device)
+            self.rules = Rules.of(self.options)
+        rows, device = self._rows(batch, limits), batch.source.device
+        state = DecodeState(rows, self.eos, device, batch.sample)
         restricted = self._start(batch, state, limits)
         drafted, sentences = self.counters.drafted, len(state.rows)
         self._run_loop(state, restricted)
@@ -337,6 +337,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """Decodes on the device where the host need not see every iteration, else on the host."""
         seen = (
             restricted
+            or self.watch is not None
             or state.rows[0].history is not None
             # A clock that waits for the device tells the parts of an iteration apart, which are one there.
             or self.counters.wait is not None
@@ -354,8 +355,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self._search_on_host(state, drafter, self.counters)
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
-        search = GreedySearch(self.verifier, drafter, self.accept, self.rules, state, counters)
-        decode(self.verifier, search, counters)
+        parts = self.verifier, drafter, self.accept, self.rules
+        decode(self.verifier, GreedySearch(*parts, state, counters, self.watch), counters)
 
     @cached_property
     def on_device(self) -> type[DeviceLoop]:

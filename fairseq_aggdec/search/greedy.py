@@ -1,5 +1,6 @@
 """Greedy search: in each iteration draft, verify, accept and commit."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairseq_aggdec.engine.verifier import Verifier
@@ -12,6 +13,8 @@ from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.window import DecoderOutput, Window
 
+OnIteration = Callable[[Verdict, DecodeState], None]
+
 
 @dataclass
 class GreedySearch:
@@ -23,6 +26,7 @@ class GreedySearch:
         accept: which drafted tokens are accepted, see :mod:`fairseq_aggdec.search.acceptance`.
         rules: generation options.
         counters: statistics, added to.
+        watch: is called after each iteration, while ``state`` still has all rows that were verified; None: nobody asks.
     """
 
     verifier: Verifier
@@ -31,6 +35,7 @@ class GreedySearch:
     rules: Rules
     state: DecodeState
     counters: Counters
+    watch: OnIteration | None = None
 
     def __post_init__(self) -> None:
         self.rows = self.state.rows
@@ -47,6 +52,8 @@ class GreedySearch:
         verdict.output = output
         commit(verdict, rules, self.state)
         self.drafter.observe(verdict, self.state)
+        if self.watch is not None:
+            self.watch(verdict, self.state)
         self.counters.add(verdict)
         rows = self.state.release_finished()
         self.rows = self.state.rows

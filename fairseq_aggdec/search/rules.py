@@ -5,6 +5,7 @@ forced at the maximum length, prefix tokens are forced before it, else ``</s>`` 
 and repeated n-grams are banned last.
 """
 
+import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,11 +64,8 @@ class Rules:
 
     @classmethod
     def of(cls, generator: Any) -> "Rules":
-        """The rules of one of our generators."""
-        own = operator.attrgetter(
-            *("pad", "unk", "eos", "unk_penalty", "no_repeat_ngram_size", "match_source_len")
-        )
-        return cls(*own(generator))
+        """The rules of one of our generators, or of its :class:`~fairseq_aggdec.options.options.Options`."""
+        return _rules(*_fields(generator))
 
     def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Tensor:
         """Logits (N, V) to choose from, -inf for what a position must not emit; those given stay as they are.
@@ -202,6 +200,14 @@ class Rules:
                     found.append((first + slots[place - start], token))
             first += width
         return found
+
+
+_fields = operator.attrgetter(
+    *("pad", "unk", "eos", "unk_penalty", "no_repeat_ngram_size", "match_source_len")
+)
+_rules = functools.lru_cache(typed=True)(
+    Rules
+)  # every batch asks, and hardly ever something has changed
 
 
 def repeats_on_device(written: Tensor, outputs: Tensor, size: int, pad: int) -> Tensor:

@@ -1,6 +1,6 @@
 """What is known of every sentence of a batch while it is decoded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,12 +81,14 @@ class DecodeState:
     ``rows`` shrinks as sentences finish; ``finished`` collects them in order of finishing.
 
     Attributes:
+        sample: the batch as fairseq's datasets make it.
         whole: the scores of each sentence in the order of the batch, where all outputs came at once.
     """
 
     rows: list[Row]
     eos: int
     device: torch.device
+    sample: Mapping[str, Any] = field(default_factory=dict)
     finished: list[Row] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)

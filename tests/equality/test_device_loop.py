@@ -89,5 +89,5 @@ def test_both_loops_decide_alike(
     assert alone.generator.device_loop.board is not None
     # At most one of each batch, and none where the host waits.
     assert 0 < alone.task.counters.in_vain <= 2 and not plain.task.counters.in_vain
-    for name in ("sentences", "iterations", "calls", "accepted", "emitted", "stood"):
+    for name in ("sentences", "iterations", "calls", "accepted", "emitted", "accepted_lengths"):
         assert getattr(alone.task.counters, name) == getattr(plain.task.counters, name), name

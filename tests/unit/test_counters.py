@@ -47,7 +47,7 @@ def test_worked_trace() -> None:
 
 def test_how_far_drafts_stand_by_slot() -> None:
     counters = worked_trace()
-    assert dict(counters.stood) == {3: 1, 1: 2, 0: 2}
+    assert dict(counters.accepted_lengths) == {3: 1, 1: 2, 0: 2}
     assert counters.by_slot(10) == pytest.approx([3 / 5, 1 / 5, 1 / 5])
     assert counters.by_slot(1) == pytest.approx([3 / 5])
     assert Counters().by_slot(10) == []

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
-from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, DrafterAround, EmptyDrafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft
 
@@ -34,27 +32,6 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
     assert not (drafter.starts_beside or drafter.needs_cached_decoder)
     assert not (drafter.watches or drafter.reads({}))
     assert drafter.wait is None and drafter.encoder_seconds == 0.0
-
-
-def test_a_drafter_around_another_hands_everything_on() -> None:
-    """Every method and trait of the base class, those that will be added too."""
-    inner = mock.MagicMock(spec=Drafter)
-    values = {"needs_cached_decoder", "starts_beside"}
-    for name in values:
-        setattr(inner, name, True)
-    around = DrafterAround(inner)
-    assert all(getattr(around, name) is True for name in values)
-    told_apart = {"encoder_seconds", "wait", "copies", *values}
-    assert DrafterAround(EmptyDrafter()).copies() is None  # who looks on sees every iteration
-    for name, value in vars(Drafter).items():
-        if name.startswith("_") or name in told_apart:
-            continue
-        if isinstance(value, property):
-            assert getattr(around, name) is getattr(inner, name)
-            continue
-        arguments = [mock.sentinel.told] * (len(inspect.signature(value).parameters) - 1)
-        getattr(around, name)(*arguments)
-        getattr(inner, name).assert_called_once_with(*arguments)
 
 
 def test_a_drafter_must_draft() -> None:

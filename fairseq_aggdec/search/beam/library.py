@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_aggdec.options.hypotheses import HOST, Hypothesis, hypothesis, in_fp32
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.tables import table_of
+from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree, Tree
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
@@ -210,10 +210,10 @@ class WindowByWindow:
         pairs = iter(numbers(asked.banned, 2 * asked.pairs))
         banned = list(zip(pairs, pairs, strict=True))
         expects = self.foretell is not None and library.expects_heads
-        count = min(self.options.beam_size + 1, output.logits.size(1))
-        table = self.tables(
-            window, table_of(output.logits, count, self.wanted, self.options, banned)
-        )
+        options, count = self.options, min(self.options.beam_size + 1, output.logits.size(1))
+        symbols = options.pad, options.unk, options.unk_penalty
+        best = best_tokens(output.logits, count, self.wanted, *symbols, banned)
+        table = self.tables(window, best)
         library.library.aggdec_beam_take(library.handle, table.data_ptr(), count)
         if self.watch is not None:
             self.watch(library.trees())

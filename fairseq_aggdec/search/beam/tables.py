@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.library import kernels, reads
-from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.windows.transfer import to_device
 
 
@@ -46,18 +45,6 @@ def best_tokens(
         *(pairs.data_ptr(), len(banned), table.data_ptr(), torch.get_num_threads()),
     )
     return table
-
-
-def table_of(
-    logits: Tensor,
-    count: int,
-    wanted: Tensor,
-    options: Options,
-    banned: Sequence[tuple[int, int]] = (),
-) -> Tensor:
-    """:func:`best_tokens` with the options of a generator."""
-    own = options.pad, options.unk, options.unk_penalty
-    return best_tokens(logits, count, wanted, *own, banned)
 
 
 def by_operators(

@@ -111,7 +111,7 @@ def hand_over(
     if not drafted_any:
         counters.iterations += found.iterations
         counters.emitted[1] += found.iterations
-        counters.stood[0] += found.iterations
+        counters.accepted_lengths[0] += found.iterations
         return None
     emitted, drafted, accepted = outputs.iterations()
     counters.add_all(emitted, drafted, accepted)
