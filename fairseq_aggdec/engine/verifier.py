@@ -3,7 +3,7 @@
 import logging
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -44,16 +44,26 @@ def _first_parameter(model: Any) -> Tensor:
 @contextmanager
 def _same_random_numbers_where_left(device: torch.device) -> Iterator[None]:
     """On :class:`LeftToStock`, restores the random state, with which stock encodes the batch again."""
-    on_host = torch.get_rng_state()
-    on_gpu = device.type == "cuda" and torch.cuda.is_initialized()
-    on_device = torch.cuda.get_rng_state(device) if on_gpu else None
+    restore = _random_numbers(device)
     try:
         yield
     except LeftToStock:
+        restore()
+        raise
+
+
+def _random_numbers(device: torch.device) -> Callable[[], None]:
+    """Restores the random numbers that come next now, for what is computed in between."""
+    on_host = torch.get_rng_state()
+    on_gpu = device.type == "cuda" and torch.cuda.is_initialized()
+    on_device = torch.cuda.get_rng_state(device) if on_gpu else None
+
+    def restore() -> None:
         torch.set_rng_state(on_host)
         if on_device is not None:
             torch.cuda.set_rng_state(on_device, device)
-        raise
+
+    return restore
 
 
 class Verifier:
@@ -171,12 +181,15 @@ class Verifier:
             source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
             lengths = torch.full((1,), most, device=device)
             net_input = {"src_tokens": source, "src_lengths": lengths}
+            restore = _random_numbers(device)  # an encoder may draw some
             try:
                 self.start(net_input, most)
+                for width in (1, most):
+                    self.read(Window(source[0, :width], [0], [width])).logits.log_softmax(-1)
             except LeftToStock:
                 return False
-            for width in (1, most):
-                self.read(Window(source[0, :width], [0], [width])).logits.log_softmax(-1)
+            finally:
+                restore()
         return True
 
     @property

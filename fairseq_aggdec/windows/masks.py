@@ -20,8 +20,11 @@ def mask_of_rows(mask: Tensor, rows: Tensor) -> Tensor:
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, W, L) or (B, L) bool, what is not seen -> (B, 1, W or 1, L), -inf there and 0 elsewhere."""
+    """(B, W, L) or (B, L), what is not seen -> (B, 1, W or 1, L), -inf there and 0 elsewhere.
+
+    fairseq reads a mask of numbers, which an encoder may give, as one of bool.
+    """
     rows, columns = hidden.size(0), hidden.size(-1)
     shape = rows, 1, hidden.numel() // max(1, rows * columns), aligned(columns)
     mask = torch.zeros(shape, dtype=dtype, device=hidden.device)[..., :columns]
-    return mask.masked_fill_(hidden.view(mask.shape), -torch.inf)
+    return mask.masked_fill_(hidden.view(mask.shape).bool(), -torch.inf)

@@ -122,6 +122,44 @@ def test_encoder_with_a_forward_of_its_own_runs_as_it_is() -> None:
     assert "forward() of its own" in str(encoder_gap(model.encoder))
 
 
+class NumberMask(TransformerEncoder):
+    """Says in numbers what is padding."""
+
+    kind = torch.uint8
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().forward(*args, **kwargs)
+        return found | {"encoder_padding_mask": [found["encoder_padding_mask"][0].to(self.kind)]}
+
+
+class LongMask(NumberMask):
+    kind = torch.int64
+
+
+class FloatMask(NumberMask):
+    kind = torch.float32
+
+
+class Sampling(TransformerEncoder):
+    """Draws its states, as dropout does that is on when a model decodes."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().forward(*args, **kwargs)
+        states = torch.nn.functional.dropout(found["encoder_out"][0], 0.5, training=True)
+        return found | {"encoder_out": [states]}
+
+
+@pytest.mark.parametrize("method", ["greedy", "iad"])
+@pytest.mark.parametrize("kind", [NumberMask, LongMask, FloatMask, Sampling])
+def test_what_an_encoder_of_its_own_may_return(kind: Any, method: str) -> None:
+    model, batch = make_model(make_task(), 3), make_batch(random_sources(5, 3))
+    model.encoder.__class__ = kind
+    torch.manual_seed(4)
+    expected = stock([model], batch)
+    torch.manual_seed(4)
+    assert_same(generate(make_task(method), [model], batch), expected)
+
+
 class RandomDrafter(Drafter):
     """Drafts of any length and content, right more often than not."""
 
