@@ -1,6 +1,6 @@
 """How far the host runs ahead of a device that decodes alone."""
 
-from fairseq_aggdec.budget.fading import Fading
+from fairseq_aggdec.budget.decaying_mean import DecayingMean
 
 # Weight of earlier batches and iterations, per new one: ten count.
 KEEP = 0.9
@@ -26,7 +26,7 @@ class Pace:
     waits = True
 
     def __init__(self) -> None:
-        self.iterations, self.host, self.device = (Fading(KEEP) for _ in range(3))
+        self.iterations, self.host, self.device = (DecayingMean(KEEP) for _ in range(3))
 
     @property
     def ahead(self) -> int:

@@ -50,7 +50,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.start_account(verifier, state)
+        self.start_draft_length(verifier, state)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -80,7 +80,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             )
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.account.plan(len(state.rows))
+        size = self.draft_length.plan(len(state.rows))
         if self.features is None or self.broken or size == 0:
             return Draft([()] * len(state.rows))
         self._place()
@@ -105,7 +105,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             return 0
         if self.trees:
             return None
-        size = self.account.plan(len(state.rows))
+        size = self.draft_length.plan(len(state.rows))
         return None if size and self.layered else size
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:

@@ -116,7 +116,7 @@ class DraftOnlySearch:
 
     def next_window(self) -> Window:
         # Padding, which is in no output, for what is not known: it repeats no n-gram.
-        shape = len(self.rows), self.drafter.account.plan(len(self.rows))
+        shape = len(self.rows), self.drafter.draft_length.plan(len(self.rows))
         return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
 
     def read(self, window: Window) -> DecoderOutput:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.budget.call_cost import usual_cost
+from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, proposer
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower
@@ -25,7 +25,7 @@ class ModelDrafter(DeviceDrafter):
     """A drafter that chooses how much to draft.
 
     Args:
-        account: says how many tokens to draft.
+        draft_length: says how many tokens to draft.
         proposing: how drafts are computed.
         nodes: how large the tree of each row is; None: one path is drafted.
 
@@ -39,19 +39,22 @@ class ModelDrafter(DeviceDrafter):
     laid_out: Any = None  # the weights with which the chain was made
 
     def __init__(
-        self, account: Account, proposing: Proposing = AS_VERIFIED, nodes: NodeBudget | None = None
+        self,
+        draft_length: DraftLength,
+        proposing: Proposing = AS_VERIFIED,
+        nodes: NodeBudget | None = None,
     ):
-        self.account, self.proposing = account, proposing
+        self.draft_length, self.proposing = draft_length, proposing
         self.trees = None if nodes is None else TreeGrower(nodes)
 
     def release(self) -> None:
         self.chain = self.proposer = self.laid_out = None
 
-    def start_account(self, verifier: Verifier, state: DecodeState) -> None:
+    def start_draft_length(self, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a batch."""
         # Not when the drafter is made: training moves the models after that.
         by = "kernels" if verifier.compiled else state.device.type
-        self.account.start(len(state.rows), by)
+        self.draft_length.start(len(state.rows), by)
         if self.trees is not None:
             self.trees.step_cost = usual_cost(by)
 
@@ -112,13 +115,13 @@ class ModelDrafter(DeviceDrafter):
     def learn(self, verdict: Verdict) -> None:
         """Learns from the last iteration."""
         rows, emitted = len(verdict.emitted), sum(map(len, verdict.emitted))
-        self.account.observe(rows, sum(verdict.drafted), emitted)
+        self.draft_length.observe(rows, sum(verdict.drafted), emitted)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.account.batch_ended(verdict.gain)
+        self.draft_length.batch_ended(verdict.gain)
 
     def forget(self) -> None:
-        self.account.forget()
+        self.draft_length.forget()
         if self.trees is not None:
             self.trees = TreeGrower(self.trees.budget)
         if self.proposer is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
@@ -29,7 +29,7 @@ from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
-from fairseq_aggdec.search.errors import Doubt, broken_weight
+from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
@@ -39,7 +39,7 @@ from fairseq_aggdec.windows.draft import (
     Proposing,
     Verdict,
 )
-from fairseq_aggdec.windows.transfer import Told, Watch, to_device
+from fairseq_aggdec.windows.transfer import PendingCopy, Watch, to_device
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class NarDrafter(ModelDrafter):
 
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
-        account: says how many tokens to draft, at most the trained number, which is the default.
+        draft_length: says how many tokens to draft, at most the trained number, which is the default.
         precision: how the drafter computes, but for ``int8``, which ``proposing`` says.
         proposing: how drafts are computed.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
@@ -61,19 +61,19 @@ class NarDrafter(ModelDrafter):
     def __init__(
         self,
         model: NarDrafterModel,
-        account: Account | None = None,
+        draft_length: DraftLength | None = None,
         precision: Precision = EXACT,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
     ):
-        super().__init__(account or Account(model.decoder.block_size), proposing, nodes)
+        super().__init__(draft_length or DraftLength(model.decoder.block_size), proposing, nodes)
         self.model = model
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
         self.release()
         self.verifier_model: Any = None
-        self.broken, self.doubt = False, Doubt()
-        self.finite: Told | None = None
+        self.broken, self.finite_check = False, FiniteCheck()
+        self.finite: PendingCopy | None = None
         # A GPU reads the source for the drafter while it does for the verifier.
         self.starts_beside = not model.shares_encoder
 
@@ -85,13 +85,13 @@ class NarDrafter(ModelDrafter):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
-        self.start_account(verifier, state)
+        self.start_draft_length(verifier, state)
         self.verifier = verifier
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
-        if beside and self.account.plan(len(state.rows)):
+        if beside and self.draft_length.plan(len(state.rows)):
             self._begin()
 
     def release(self) -> None:
@@ -105,7 +105,7 @@ class NarDrafter(ModelDrafter):
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
-        block_size = self.account.plan(len(state.rows))
+        block_size = self.draft_length.plan(len(state.rows))
         most = self.longest if self.readable else -1
         at = [len(row.tokens) - 1 for row in state.rows]
         room = [
@@ -142,15 +142,15 @@ class NarDrafter(ModelDrafter):
     def _growing(self, proposer: Proposer, state: DecodeState, size: int) -> Grow:
         """Grows trees of ``size`` slots, in one call with the decoder unless the features are looked at."""
         slots = self.slots
-        if isinstance(slots, CachedSlots) and slots.grows and not self.doubt.due:
+        if isinstance(slots, CachedSlots) and slots.grows and not self.finite_check.due:
             return functools.partial(slots.grow, proposer, self._prefixes(state), size)
         return functools.partial(proposer.grow, self._features(state, size))
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
-        if self.trees is not None or self.doubt.due:
+        if self.trees is not None or self.finite_check.due:
             return None
-        size = self.account.plan(len(state.rows))
+        size = self.draft_length.plan(len(state.rows))
         if size == 0:
             return size
         if not self.readable or longest > self.longest or starts != {state.eos}:
@@ -187,7 +187,7 @@ class NarDrafter(ModelDrafter):
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
         super().observe_batch(verdict)
-        self.doubt.observe(verdict.drafted, verdict.accepted)
+        self.finite_check.observe(verdict.drafted, verdict.accepted)
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
@@ -214,9 +214,9 @@ class NarDrafter(ModelDrafter):
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
         features = self.slots.block_features(self._prefixes(state), block_size)
-        if self.doubt.due:
-            self.doubt = Doubt()
-            self.finite = Told(features.isfinite().all().view(1))
+        if self.finite_check.due:
+            self.finite_check = FiniteCheck()
+            self.finite = PendingCopy(features.isfinite().all().view(1))
         return features
 
     def _prefixes(self, state: DecodeState) -> list[list[int]]:
@@ -236,7 +236,7 @@ class NarDrafter(ModelDrafter):
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.learn(verdict)
-        self.doubt.observe(verdict.drafted, verdict.accepted)
+        self.finite_check.observe(verdict.drafted, verdict.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
@@ -293,6 +293,32 @@ class NarDrafter(ModelDrafter):
             check_shared_encoder(self.model, member.model)
             self.verifier_model = member.model
         self.slots.begin(net_input["src_tokens"], member.encoder_out)
+
+
+class FiniteCheck:
+    """Says when to check whether a drafter's features are finite: after ``DRAFTS`` rejected drafts in a row.
+
+    The check makes the host wait for the device. A drafter whose features are NaN proposes the same token in every
+    slot, so all its drafts are rejected, and the host knows how many are accepted.
+
+    Attributes:
+        due: check now.
+    """
+
+    DRAFTS = 8
+
+    def __init__(self) -> None:
+        self.rejected = 0
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        if any(accepted):
+            self.rejected = 0
+        elif any(drafted):
+            self.rejected += 1
+
+    @property
+    def due(self) -> bool:
+        return self.rejected >= self.DRAFTS
 
 
 def check_shared_encoder(drafter: Any, verifier: Any) -> None:

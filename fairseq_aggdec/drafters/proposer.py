@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, TreeRequest
+from fairseq_aggdec.drafters.trees import CANDIDATES, GrownTree, TreeRequest
 from fairseq_aggdec.kernels.library import (
     WORD,
     Product,
@@ -114,7 +114,7 @@ class Proposer:
             struct.heard = chain.heard.data_ptr()
         self.address = ctypes.addressof(struct)
 
-    def grow(self, features: Tensor, asked: TreeRequest) -> list[Grown]:
+    def grow(self, features: Tensor, asked: TreeRequest) -> list[GrownTree]:
         """A tree for every row from features (B, k, C) fp32 of its slots; see
         :func:`~fairseq_aggdec.drafters.trees.grow`."""
         features = features.float().contiguous()
@@ -148,7 +148,7 @@ class Proposer:
         call.tokens = at + 3 * WORD * rows
         call.parents = call.tokens + WORD * rows * nodes
 
-    def told(self) -> list[Grown]:
+    def told(self) -> list[GrownTree]:
         """What the library answered."""
         (rows, nodes), words, chances = self.size, self.words, self.chances
         trees, first = [], 3 * rows
@@ -156,7 +156,7 @@ class Proposer:
             own = row * nodes
             tokens, parents = first + own, first + (rows + row) * nodes
             found = words[tokens : tokens + count], words[parents : parents + count]
-            trees.append(Grown(*found, chances[own : own + count]))
+            trees.append(GrownTree(*found, chances[own : own + count]))
         return trees
 
     def learn(self, features: Tensor) -> None:

@@ -16,7 +16,7 @@ from fairseq_aggdec.drafters.slot_window import (
     read_alike,
     slot_window,
 )
-from fairseq_aggdec.drafters.trees import Grown, TreeRequest
+from fairseq_aggdec.drafters.trees import GrownTree, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
@@ -218,7 +218,7 @@ class CachedSlots:
 
     def grow(
         self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: TreeRequest
-    ) -> list[Grown]:
+    ) -> list[GrownTree]:
         """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
         compiled, cache = self.reader.compiled, self.reader.cache
         assert compiled is not None

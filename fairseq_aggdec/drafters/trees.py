@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.call_cost import DRAFTER
+from fairseq_aggdec.budget.draft_length import NodeBudget
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.transfer import read
 
@@ -51,7 +51,7 @@ def candidates(tokens: Tensor, scores: Tensor) -> Candidates:
 
 
 @dataclass
-class Grown:
+class GrownTree:
     """The tree of one row.
 
     Attributes:
@@ -92,7 +92,7 @@ class TreeRequest(NamedTuple):
 
 
 # :meth:`~fairseq_aggdec.drafters.proposer.Proposer.grow` of some features.
-Grow = Callable[[TreeRequest], list[Grown]]
+Grow = Callable[[TreeRequest], list[GrownTree]]
 
 
 def grow(
@@ -103,7 +103,7 @@ def grow(
     eos: int,
     fixed_cost: float = math.inf,
     branches: bool = True,
-) -> Grown:
+) -> GrownTree:
     """The likeliest nodes of a row's tree, those before each among them; nothing stands behind ``</s>``.
 
     Nodes are taken as long as they bring more tokens for their cost than those before: an iteration with N of them
@@ -119,7 +119,7 @@ def grow(
         fixed_cost: of an iteration, in nodes.
         branches: else one path, of each slot the likeliest token behind the one before.
     """
-    tree = Grown()
+    tree = GrownTree()
     if slots < 1:
         return tree
     tokens, order, chances = found.tokens[row], found.order[row], found.chances[row]
@@ -194,7 +194,7 @@ class TreeGrower:
         """Of an iteration beside its draft, for each row, in nodes."""
         return 1.0 + (self.step_cost + DRAFTER) / rows if self.budget.stops else math.inf
 
-    def _drafted(self, trees: list[Grown]) -> Draft:
+    def _drafted(self, trees: list[GrownTree]) -> Draft:
         if self.budget.stops:
             deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
             self.deepest = max(deepest, self.deepest - FORGET_DEPTH)

@@ -22,7 +22,7 @@ from fairseq_aggdec.kernels.library import (
     kernels,
     reads,
 )
-from fairseq_aggdec.windows.transfer import words
+from fairseq_aggdec.windows.transfer import int64_array
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
@@ -139,7 +139,7 @@ class CompiledLayers:
         """Writes into the step where tokens stand, and which they are if they are embedded here; returns what that
         points to. Arguments as of a :class:`~fairseq_aggdec.windows.window.Window`, empty where it has none."""
         step, rows = self.step, len(starts)
-        said = words([*starts, *widths, *blocks, *tokens, *depths])
+        said = int64_array([*starts, *widths, *blocks, *tokens, *depths])
         at, _ = said.buffer_info()
         step.rows, step.starts, step.widths = rows, at, at + WORD * rows
         at += 2 * WORD * rows
@@ -185,12 +185,12 @@ class CompiledLayers:
         else:
             step.memory_row, step.memory_position, _ = memory[0].stride()
             step.sources, addresses = memory[0].size(1), [part.data_ptr() for part in memory]
-        self.memory_addresses = words(addresses)
+        self.memory_addresses = int64_array(addresses)
         step.memory, _ = self.memory_addresses.buffer_info()
 
     def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""
-        at, _ = (numbers := words([n for place in places for n in place])).buffer_info()
+        at, _ = (numbers := int64_array([n for place in places for n in place])).buffer_info()
         layer, row, size, _ = cache.stride()
         self.library.aggdec_move(cache.data_ptr(), len(cache), layer, row, size, at, len(places))
         del numbers  # until here

@@ -1,11 +1,13 @@
-"""Acceptance: which drafted tokens are accepted, as pure tensor functions over the N positions of a window.
+"""Acceptance rules: which drafted tokens are accepted, as pure tensor functions over the N positions of a window.
 
-A rule is called with the verifier's logits (N, V), its choices (N,) and the token drafted right after each position
-(N,), ``NO_DRAFT`` where a row's draft is over, and returns bool (N,). Where drafts branch, several tokens are drafted
-after a position: a rule is called with the tokens of the tree instead, ``NO_DRAFT`` for its roots, and with the tree,
-which says what position each one follows. The logits of tokens that the generation options forbid are -inf, so a
-relaxed rule that asks for a finite logit keeps every option. A row keeps its accepted tokens up to the first rejected
-one.
+A rule gets the verifier's logits (N, V), its choices (N,) and the token that was drafted right after each position
+(N,), ``NO_DRAFT`` at the last position of a row. It returns bool (N,): that token is accepted. A row keeps its accepted
+tokens up to the first rejected one.
+
+If drafts are trees, several tokens may be drafted after one position. The rule then gets the tokens of the tree
+(``NO_DRAFT`` for the roots) and the tree, which has the parent of each token; the result is about these tokens.
+
+Tokens that the generation options forbid have the logit -inf, so a relaxed rule must ask for a finite logit.
 """
 
 import math
@@ -31,8 +33,7 @@ class Acceptance(Protocol):
 
 
 def drafted_next(window: Window) -> Tensor:
-    """The token drafted right after each position (N,), ``NO_DRAFT`` at the last position of a row; of a tree
-    the tokens themselves."""
+    """The drafted tokens (N,) as a rule gets them: that after each position, or the tokens of a tree."""
     if window.width == 1:
         return torch.full_like(window.tokens, NO_DRAFT)
     if isinstance(window, DraftedTree):
@@ -115,7 +116,7 @@ class AtLeast:
 
 
 def _before(x: Tensor, tree: DraftedTree | None) -> Tensor:
-    """The rows of ``x`` (N, ...) at the positions that drafted tokens follow."""
+    """The rows of ``x`` (N, ...) at the positions before the drafted tokens."""
     return x if tree is None else x.index_select(0, tree.above)
 
 

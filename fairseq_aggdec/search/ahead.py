@@ -42,7 +42,7 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, remaining
 from fairseq_aggdec.windows.draft import BatchVerdict
 from fairseq_aggdec.windows.grid import GridWindow
-from fairseq_aggdec.windows.transfer import Told, send_into
+from fairseq_aggdec.windows.transfer import PendingCopy, send_into
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Launched:
 
     sentences: Sequence[int]
     at: float
-    told: Told
+    told: PendingCopy
 
 
 class AheadLoop(ABC):
@@ -106,7 +106,7 @@ class AheadLoop(ABC):
             unknown = len(pending) + len(outcomes)
             end = min(self.longest, reach + (size + 1) * (unknown + 1))
             self._launch(sentences, size, end)
-            told = Told(self.flags[: len(sentences)])
+            told = PendingCopy(self.flags[: len(sentences)])
             launched = time.perf_counter()
             if self.steady:
                 pace.launched(launched - now)

@@ -117,32 +117,6 @@ def broken_weight(model: nn.Module) -> str | None:
     return None
 
 
-class Doubt:
-    """When to look whether a drafter's numbers are finite: after ``DRAFTS`` fruitless drafts in a row.
-
-    Looking makes the host wait. The acceptance of drafts is on the host anyway, and every draft of a broken drafter is
-    rejected: it proposes the same token for NaN, whatever was asked.
-
-    Attributes:
-        due: look now.
-    """
-
-    DRAFTS = 8
-
-    def __init__(self) -> None:
-        self.fruitless = 0
-
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        if any(accepted):
-            self.fruitless = 0
-        elif any(drafted):
-            self.fruitless += 1
-
-    @property
-    def due(self) -> bool:
-        return self.fruitless >= self.DRAFTS
-
-
 # Options that ask for something above these values only.
 UNSET = {"nbest": 1, "diverse_beam_groups": 0, "diversity_rate": -1.0}
 ARGUMENTS = ("prefix_allowed_tokens_fn", "tokens_to_suppress")  # of a call, no options

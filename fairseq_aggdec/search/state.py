@@ -1,4 +1,4 @@
-"""What is known of every sentence of a batch while it is decoded."""
+"""The state of a batch while it is decoded: the rows (unfinished sentences) with their committed tokens and scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,8 +43,8 @@ class Row:
         strict_floor: output index before which ``</s>`` is banned within forced prefix tokens too
             (``--match-source-len``).
         prefix: output tokens forced by the caller, ``pad`` where a position is free.
-        iterations: draft-and-verify rounds so far.
-        history: committed prefix plus draft of every iteration, kept on request only.
+        iterations: number of iterations so far.
+        history: committed prefix plus draft of every iteration (``--retain-iter-history``); None: not kept.
     """
 
     index: int
@@ -58,19 +58,19 @@ class Row:
     _ngrams: Ngrams | None = field(default=None, repr=False, compare=False)
 
     def ngrams(self, size: int) -> Ngrams:
-        """The n-grams of the committed prefix, always of the same size."""
+        """The n-grams of the committed prefix; ``size`` is the same in every call."""
         if self._ngrams is None:
             self._ngrams = Ngrams(size)
         self._ngrams.take_up(self.tokens)
         return self._ngrams
 
     def __post_init__(self) -> None:
-        # The first output index whose choice is free of the prefix and of the minimum length.
+        # From this output index on neither a forced prefix nor the minimum length matters.
         self.free = max(len(self.prefix), self.floor, self.strict_floor)
 
     @property
     def position(self) -> int:
-        """Position of the last committed token, which is the output index that comes next."""
+        """Position of the last committed token, which is the output index of the next token."""
         return len(self.tokens) - 1
 
 
@@ -82,7 +82,7 @@ class DecodeState:
 
     Attributes:
         sample: the batch as fairseq's datasets make it.
-        whole: the scores of each sentence in the order of the batch, where all outputs came at once.
+        whole: the scores of each sentence in the order of the batch, if all outputs came at once (:meth:`finish`).
     """
 
     rows: list[Row]
@@ -111,7 +111,12 @@ class DecodeState:
     def finish(
         self, outputs: Sequence[list[int]], scores: Sequence[list[float]], rounds: Sequence[int]
     ) -> None:
-        """Ends all rows: what was decoded for each elsewhere, its log-probabilities, and its iterations."""
+        """Ends all rows with tokens that the compiled library or a device has decoded.
+
+        Args:
+            outputs, scores: of each row the tokens and their log-probabilities.
+            rounds: iterations of each row.
+        """
         for row, tokens, iterations in zip(self.rows, outputs, rounds, strict=True):
             row.tokens.extend(tokens)
             row.iterations += iterations

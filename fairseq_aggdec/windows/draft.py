@@ -1,4 +1,4 @@
-"""What a drafter proposes, and what the verifier makes of it."""
+"""Drafts, and the verdict of the verifier about them: what drafters, verifier and loop hand to each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,20 +13,19 @@ from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 class Draft:
-    """Proposed tokens of every row, possibly none; tokens that live on the host.
+    """Proposed tokens of every row, possibly none, on the host: one path per row, or a tree.
 
-    They may be a tree. Tokens and parents of the worked example of
-    :class:`~fairseq_aggdec.windows.tree_window.TreeWindow`, whose root has been committed, are ``She go goes to`` and
-    ``0 1 1 3``.
+    Worked example of a tree (the one of :class:`~fairseq_aggdec.windows.tree_window.TreeWindow`, whose root is the last
+    committed token): tokens ``She go goes to``, parents ``0 1 1 3``.
 
     Args:
-        tokens: one sequence of token ids per row, each behind the one that it follows; of those that follow the same,
-            the likeliest first. Any id of the target dictionary may be drafted.
-        parents: what each token follows: a token of the draft, counted from 1, or 0, the last committed one; None: the
-            one before.
+        tokens: one sequence of token ids per row. A parent comes before its children, and the likeliest child first.
+            Any id of the target dictionary may be drafted.
+        parents: of each token its parent: a token of the draft, counted from 1, or 0 for the last committed token.
+            None: every token follows the one before.
 
     Attributes:
-        branches: some token of a row has two tokens to choose from behind it.
+        branches: some row has two tokens with the same parent.
     """
 
     branches = False
@@ -41,13 +40,13 @@ class Draft:
             self.branches = any(list(row) != list(range(len(row))) for row in parents)
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor | list[int]:
-        """The last committed token of each row and then its draft, flat, (B + sum of lengths); host numbers, or int64
-        where the draft is on the device."""
+        """The last committed token and the draft of each row, row after row: (B + sum of lengths,), host numbers, or
+        int64 if the draft is on the device."""
         rows = zip(last, self.tokens, strict=True)
         return [token for first, row in rows for token in (first, *row)]
 
     def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
-        """Each row's last committed token, at its place ``starts``, and its draft."""
+        """The window that verifies the draft: each row's last committed token, at place ``starts``, and the draft."""
         if self.branches:
             rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
             return DraftedTree(rows, self.all_parents(), starts, device)
@@ -129,7 +128,7 @@ class Copies:
     Attributes:
         texts: tokens, start symbol first, below 0 where one must not be drafted; none: nothing is drafted.
         match: which occurrence counts, see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
-        fixed, most, probing, unknown, step_cost: as :class:`~fairseq_aggdec.budget.copy_account.CopyAccount` has them.
+        fixed, most, probing, unknown, step_cost: as :class:`~fairseq_aggdec.budget.copy_length.CopyLength` has them.
         accepted, checked: tokens of all texts so far.
     """
 
@@ -149,10 +148,10 @@ NO_COPIES = Copies(())
 
 @dataclass(frozen=True)
 class BatchVerdict:
-    """What became of all drafts of a batch that a device has decoded alone.
+    """The drafts of a whole batch that was decoded without the host.
 
     Attributes:
-        drafted, accepted: tokens of every draft, and how many of them were accepted.
+        drafted, accepted: of every draft, the number of its tokens and of the accepted ones.
         emitted: tokens that each row gained in every iteration.
     """
 
@@ -167,11 +166,11 @@ class BatchVerdict:
 
 
 class Kept(NamedTuple):
-    """What a model keeps of the windows that it has read.
+    """What the KV cache keeps after an iteration.
 
     Attributes:
-        rows: the rows that go on, in their new order; None: all as they are.
-        moved: (row, from, to) positions whose keys and values move, by the rows as they were.
+        rows: the rows that go on, in their new order; None: all rows, in their order.
+        moved: (row, from, to) positions of keys and values to move; rows are numbered as before.
     """
 
     rows: Sequence[int] | None
@@ -180,16 +179,16 @@ class Kept(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What the verifier found in one iteration, and whose draft that was.
+    """The result of one iteration.
 
     Attributes:
         window: the positions that were verified.
         drafted: number of drafted tokens per row.
-        accepted: number of drafted tokens that stand, per row (the bifurcation).
+        accepted: number of accepted tokens per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
-        paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
-            are each row's first.
-        scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
+        paths: per row, the positions (of the N of the window) at which they were emitted; None if no draft branched:
+            then they are the first positions of each row.
+        scores: log-probabilities of all emitted tokens, row after row, in nats; None until they are computed.
         output: of the verifier for the window; None: the caller has no need of it.
     """
 
@@ -202,7 +201,7 @@ class Verdict:
     output: DecoderOutput | None = None
 
     def moved(self) -> list[tuple[int, int, int]]:
-        """Keys and values that belong elsewhere, (row, from, to): those of accepted tokens behind another branch."""
+        """Keys and values of accepted tokens that stand behind another branch of a tree: (row, from, to) positions."""
         if self.paths is None:
             return []
         found, first = [], 0
@@ -217,7 +216,7 @@ class Verdict:
         return found
 
     def last_places(self) -> list[int]:
-        """The position that each row's last token comes from; any of its own where the row has ended."""
+        """The position of the window from which each row's last token comes; any position if the row has ended."""
         if self.paths is not None:
             return [path[-1] for path in self.paths]
         last, first = [], 0

@@ -17,9 +17,9 @@ from torch import Tensor
 _NO_WORDS = array("q")
 
 
-def words(values: list[int]) -> array[int]:
-    """Whole numbers of 8 bytes, side by side: ``array("q", values)`` would ask the audit hooks of the process, of which
-    there is one (:func:`~fairseq_aggdec.stored_options.guard_evaluation`)."""
+def int64_array(values: list[int]) -> array[int]:
+    """``array("q", values)`` without a call of the process's audit hooks, of which there is one
+    (:func:`~fairseq_aggdec.stored_options.guard_evaluation`)."""
     found = _NO_WORDS[:]
     found.fromlist(values)
     return found
@@ -29,7 +29,7 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = Non
     """``torch.tensor(values, device=device)`` that does not wait for the device."""
     if type(values) is list and values and type(values[0]) is int and dtype in (None, torch.int64):
         # A list of whole numbers, as most are that every iteration sends: in a third of the time.
-        return sent(torch.frombuffer(words(values), dtype=torch.int64), device)
+        return sent(torch.frombuffer(int64_array(values), dtype=torch.int64), device)
     return sent(torch.tensor(values, dtype=dtype), device)
 
 
@@ -42,7 +42,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def rows_at(table: Tensor, places: Sequence[int]) -> Tensor:
-    """Rows of a table (N, C) at places that the host knows: (B, C), of one place a view."""
+    """Rows of a table (N, C) at host numbers: (B, C); a view if there is one place."""
     if len(places) == 1:
         return table[places[0] : places[0] + 1]
     return table[to_device(places, table.device)]
@@ -70,8 +70,8 @@ def read(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [next(parts[tensor.dtype]).view(tensor.shape) for tensor in tensors]
 
 
-class Told:
-    """Numbers (N,) of a device on their way to the host, which does not wait for them before it reads them."""
+class PendingCopy:
+    """A copy of numbers (N,) of a device to the host; the host waits for it in :meth:`read` only."""
 
     def __init__(self, numbers: Tensor):
         self.numbers = numbers.to("cpu", non_blocking=True, copy=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account
+from fairseq_aggdec.budget.draft_length import DraftLength
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.chain import CANDIDATES
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -116,7 +116,7 @@ def test_a_chain_over_the_heads(layout: str, identity: bool, rows: int) -> None:
 def test_a_chain_drafts_what_goes_together() -> None:
     """Against one head after the other, each told the token that was chosen before it."""
     model = chained()
-    drafter, decoder = BlockwiseHeadsDrafter(Account(3)), model.decoder
+    drafter, decoder = BlockwiseHeadsDrafter(DraftLength(3)), model.decoder
     verifier, sample = Verifier([model]), make_batch(random_sources(3, 5))
     rows = [Row(i, [2, 5 + i, 9], end=9, floor=0) for i in range(5)]
     state = DecodeState(rows, 2, torch.device("cpu"))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.drafters.nar import FiniteCheck
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.methods import iad as iad_method
-from fairseq_aggdec.search.errors import Doubt, NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.equality.test_interleaved import lively
@@ -249,23 +250,23 @@ def test_a_drafter_whose_numbers_grow_too_large_stops_soon(
     task, found = decode_with(model, verifier, sample, monkeypatch)
     assert_same(found, stock([verifier], sample))
     # what was asked about a draft is known when the next one but one is due
-    assert 0 < task.counters.drafted <= 5 * 6 * (Doubt.DRAFTS + 1)
-    assert task.counters.iterations > 6 * Doubt.DRAFTS
+    assert 0 < task.counters.drafted <= 5 * 6 * (FiniteCheck.DRAFTS + 1)
+    assert task.counters.iterations > 6 * FiniteCheck.DRAFTS
     (said,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "not finite, though its weights are: nothing is drafted" in said
 
 
 def test_a_drafter_that_is_well_is_not_suspected() -> None:
-    doubt = Doubt()
+    check = FiniteCheck()
     for _ in range(20):
-        for _ in range(Doubt.DRAFTS - 1):
-            doubt.observe([3, 3], [0, 0])
-        doubt.observe([0, 0], [0, 0])  # nothing was drafted
-        assert not doubt.due
-        doubt.observe([3, 3], [0, 1])
-    for _ in range(Doubt.DRAFTS):
-        doubt.observe([3, 0], [0, 0])
-    assert doubt.due
+        for _ in range(FiniteCheck.DRAFTS - 1):
+            check.observe([3, 3], [0, 0])
+        check.observe([0, 0], [0, 0])  # nothing was drafted
+        assert not check.due
+        check.observe([3, 3], [0, 1])
+    for _ in range(FiniteCheck.DRAFTS):
+        check.observe([3, 0], [0, 0])
+    assert check.due
 
 
 def test_alone_a_broken_drafter_ends_decoding(monkeypatch: pytest.MonkeyPatch) -> None:

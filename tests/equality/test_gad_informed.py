@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account, CountedAccount
+from fairseq_aggdec.budget.draft_length import AdaptiveDraftLength, DraftLength
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.windows.draft import BlockDraft
 from tests.equality.test_gad import EOS, VARIANTS, drafter, handed_over
@@ -109,7 +109,7 @@ def test_options_together(
     """Any of the options with drafts of which any number of tokens stands, two batches by one generator."""
     verifiers = random_verifiers(longest)[:members]
     task = make_task("gad", block_size=block_size)
-    size = CountedAccount(7, True) if block_size == "auto" else Account(int(block_size))
+    size = AdaptiveDraftLength(7, True) if block_size == "auto" else DraftLength(int(block_size))
     informed = Informed(random_drafter(variant), size)
     informed.chance, informed.blocks = chance, blocks
     with mock.patch.object(task, "build_drafter", return_value=informed):

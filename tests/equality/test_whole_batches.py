@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.copy_account import CopyAccount
+from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.cli.refusals import refusal
 from fairseq_aggdec.kernels.library import (
     HeadsStruct,
@@ -31,7 +31,7 @@ from fairseq_aggdec.search.compiled.searches import (
 )
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.windows.transfer import words
+from fairseq_aggdec.windows.transfer import int64_array
 from tests.equality.test_gad import drafter
 from tests.support import (
     assert_same,
@@ -96,7 +96,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def options_of(sentences: int) -> GreedyOptionsStruct:
-    limits = words([5])
+    limits = int64_array([5])
     options = GreedyOptionsStruct(sentences, 2, 1, 3, 2)
     options.ends = options.floors = options.strict_floors = address(limits)
     options.kept = limits  # alive
@@ -151,20 +151,24 @@ def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def decode() -> None:
-    widths = words([1])
+    widths = int64_array([1])
     step = StepStruct(rows=1, widths=address(widths), wanted=1, threads=1)
-    shape = words([0, HUGE] + [0] * 20)  # layers, channels
+    shape = int64_array([0, HUGE] + [0] * 20)  # layers, channels
     kernels().aggdec_decode(None, address(shape), address(step), None)
 
 
 def judge() -> None:
-    widths = words([HUGE])
+    widths = int64_array([HUGE])
     call = JudgementStruct(1, 8, address(widths))
     kernels().aggdec_judge(address(call))
 
 
 def encode() -> None:
-    tokens, lengths, shape = words([5, 1]), words([0]), words([0, HUGE] + [0] * 20)
+    tokens, lengths, shape = (
+        int64_array([5, 1]),
+        int64_array([0]),
+        int64_array([0, HUGE] + [0] * 20),
+    )
     source = SourceStruct(rows=1, length=2, pad=1, threads=1)
     source.tokens, source.lengths = map(address, (tokens, lengths))
     kernels().aggdec_encode(None, address(shape), address(source))
@@ -178,7 +182,11 @@ def heads() -> None:
 
 def whole() -> None:
     """The library has no room for the logits of one window."""
-    shape, product, step = words([0, 8] + [0] * 20), words([8, HUGE] + [0] * 8), StepStruct()
+    shape, product, step = (
+        int64_array([0, 8] + [0] * 20),
+        int64_array([8, HUGE] + [0] * 8),
+        StepStruct(),
+    )
     struct = reader.ReaderStruct(None, *map(address, (shape, step, product)), 99, 0)
     WholeSearch("greedy", options_of(1)).run(struct)
 
@@ -215,7 +223,7 @@ def test_too_little_memory_in_a_thread(copier: Any) -> None:
     task, generator = built("greedy", copier)
     found_by(task, generator, copier)
     layers = generator.verifier.members[0].decoder.compiled
-    kept = [words([value] * len(SAMPLE["id"])) for value in (0, 1, 4)]
+    kept = [int64_array([value] * len(SAMPLE["id"])) for value in (0, 1, 4)]
     step, (starts, widths, tokens) = layers.step, map(address, kept)
     step.rows, step.threads, step.wanted, step.causal = len(SAMPLE["id"]), 2, 0, True
     step.starts, step.widths, step.tokens, step.end = starts, widths, tokens, HUGE
@@ -264,7 +272,7 @@ def test_acceptance_of_an_heir(copier: Any, runs: list[int]) -> None:
 
 
 def test_account_of_an_heir(copier: Any, runs: list[int]) -> None:
-    class Silent(CopyAccount):
+    class Silent(CopyLength):
         def plan(self, row: int, room: int) -> int:
             return 0
 

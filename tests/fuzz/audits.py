@@ -23,7 +23,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
-from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.int8 import int8_available
@@ -112,7 +112,7 @@ class CaseSession(Session):
                 yield (
                     f"blockwise{name}",
                     lambda nodes=nodes, size=size: BlockwiseHeadsDrafter(
-                        Account(size), proposing, nodes
+                        DraftLength(size), proposing, nodes
                     ),
                 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_aggdec.budget.account import CountedAccount
+from fairseq_aggdec.budget.draft_length import AdaptiveDraftLength
 from fairseq_aggdec.engine.graphs.capture import made
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
@@ -42,8 +42,8 @@ def test_batches_in_turn(
     ready = device_cases.prepared(case, models, drafter, tmp_path, gpu)
     sample = device_cases.batch(1, 4)
     (expected,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
-    choice = ready.generator.drafter.account
-    assert isinstance(choice, CountedAccount) and ready.generator.drafter.trees is None
+    choice = ready.generator.drafter.draft_length
+    assert isinstance(choice, AdaptiveDraftLength) and ready.generator.drafter.trees is None
     drafted, graphs = [], []
     for turn in TURNS:
         pays = {"pays": turn, "tries": 0}

@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of, tf3
 from fairseq_aggdec.engine.graphs.streams import BESIDE, CAPTURE, CAPTURE_BESIDE, Streams
 from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Shape
-from fairseq_aggdec.windows.transfer import Told
+from fairseq_aggdec.windows.transfer import PendingCopy
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES
 from tests.strict.device.strict_device import SECOND, strict_device
@@ -55,7 +55,7 @@ def test_a_device_that_is_not_the_current_one(
 
 
 def test_what_is_told_comes_from_its_own_device(other_gpu: torch.device) -> None:
-    told = Told(torch.arange(5, device=other_gpu))
+    told = PendingCopy(torch.arange(5, device=other_gpu))
     torch.cuda.current_stream(0).record_event().synchronize()
     assert told.read() == [0, 1, 2, 3, 4]
 

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.copy_account import RESTING_BATCHES
+from fairseq_aggdec.budget.copy_length import RESTING_BATCHES
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
@@ -286,7 +286,7 @@ def test_where_nothing_is_copied_the_text_is_not_even_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drafter, state = started([[A, B, C]])
-    drafter.account.chances.total.add(0.0, 1e6)
+    drafter.draft_length.chances.total.add(0.0, 1e6)
     sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
     unused: Any = SimpleNamespace(compiled=False)
     with monkeypatch.context() as patched:

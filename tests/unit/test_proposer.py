@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.account import NodeBudget
+from fairseq_aggdec.budget.draft_length import NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
 from fairseq_aggdec.drafters.trees import (
     CANDIDATES,
-    Grown,
+    GrownTree,
     TreeGrower,
     TreeRequest,
     candidates,
@@ -99,7 +99,7 @@ def made(types: int, int8: bool = False) -> Proposer:
     return found
 
 
-def trees_of(proposer: Proposer, features: torch.Tensor) -> list[Grown]:
+def trees_of(proposer: Proposer, features: torch.Tensor) -> list[GrownTree]:
     rows, slots, _ = features.shape
     asked = TreeRequest([5] * rows, [slots] * rows, 12, EOS, math.inf)
     return proposer.grow(features, asked)

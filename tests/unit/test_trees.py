@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.account import NodeBudget
+from fairseq_aggdec.budget.draft_length import NodeBudget
 from fairseq_aggdec.drafters.trees import (
-    Grown,
+    GrownTree,
     TreeGrower,
     candidates,
     grow,
@@ -133,9 +133,11 @@ def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
     )
     assert learned.slots(10) == fixed.slots(10) == 9  # a tree of nine; more is not known yet
     for grower in (learned, fixed):
-        grower._drafted([Grown([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0]), Grown([5], [0], [0.0])])
+        grower._drafted(
+            [GrownTree([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0]), GrownTree([5], [0], [0.0])]
+        )
         for _ in range(600):
-            grower._drafted([Grown([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0])])
+            grower._drafted([GrownTree([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0])])
     assert (learned.slots(10), learned.slots(2), fixed.slots(10)) == (3, 2, 9)
-    learned._drafted([Grown([5] * 5, [0, 1, 2, 3, 4], [0.0] * 5)])
+    learned._drafted([GrownTree([5] * 5, [0, 1, 2, 3, 4], [0.0] * 5)])
     assert learned.slots(10) == 6

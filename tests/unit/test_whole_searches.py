@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
+from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.kernels.library import kernels
@@ -280,10 +280,10 @@ class Reads:
 class Copier(CopyDrafter):
     """Copies given texts."""
 
-    def __init__(self, texts: list[list[int]], match: str, account: Callable[[], CopyAccount]):
+    def __init__(self, texts: list[list[int]], match: str, draft_length: Callable[[], CopyLength]):
         super().__init__(START, match)
         self.texts_given = texts
-        self.limit_drafts(account)
+        self.limit_drafts(draft_length)
 
     def copied(self, sample: Any) -> list[list[int]]:
         return self.texts_given
@@ -296,16 +296,16 @@ def random_text(chance: random.Random, types: int) -> list[int]:
     return [min(chance.choice(words), types - 1) for _ in range(chance.randint(0, 9))]
 
 
-def random_account(chance: random.Random) -> Callable[[], CopyAccount]:
-    """An account that has seen something, or nothing."""
+def random_length(chance: random.Random) -> Callable[[], CopyLength]:
+    """A draft length that has seen something, or nothing."""
     kind, seen = chance.randrange(3), [(chance.randint(1, 9), chance.random()) for _ in range(5)]
     limit = chance.choice((None, 1, 4))
 
-    def made() -> CopyAccount:
-        account = CopyAccount() if kind else FixedCopyAccount(limit)
+    def made() -> CopyLength:
+        draft_length = CopyLength() if kind else FixedCopyLength(limit)
         for drafted, share in seen if kind == 1 else ():
-            account.chances.learn([drafted], [int(share * drafted)])
-        return account
+            draft_length.chances.learn([drafted], [int(share * drafted)])
+        return draft_length
 
     return made
 
@@ -326,11 +326,11 @@ def greedy_case(seed: int) -> None:
     )
 
     texts = [random_text(chance, types) for _ in range(rows)]
-    match, account = chance.choice(greedy.MATCHES), random_account(chance)
+    match, draft_length = chance.choice(greedy.MATCHES), random_length(chance)
     accept = chance.choice((exact, exact, TopBeta(2, 1.0), TopBeta(3)))
 
     def drafter() -> CopyDrafter:
-        made = Copier(texts, match, account)
+        made = Copier(texts, match, draft_length)
         made.start({}, verifier, state())
         return made
 
@@ -361,7 +361,7 @@ def greedy_case(seed: int) -> None:
         other = drafter()
         assert verdict is not None
         other.observe_batch(verdict)
-        assert vars(other.account.chances.total) == vars(told.account.chances.total)
+        assert vars(other.draft_length.chances.total) == vars(told.draft_length.chances.total)
     by_index = sorted(expected.finished, key=lambda row: row.index)
     assert [row.tokens for row in found.finished] == [row.tokens for row in by_index]
     assert [row.iterations for row in found.finished] == [row.iterations for row in by_index]

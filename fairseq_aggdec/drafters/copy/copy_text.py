@@ -1,9 +1,8 @@
-"""A text to copy from, and where an output stands in it (Algorithm 1 of Ge et al., section 3.1).
+"""Suffix matching: where an output stands in the text that is copied (Algorithm 1 of Ge et al., section 3.1).
 
-The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
-what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
-so if any suffix is unique the longest is. That is ``--variant iad-match=unique``; the other matches find a place more
-often, and differ from it in speed only.
+Take the longest suffix of the output that occurs in the text. If it occurs once, the draft is what follows it there.
+Shorter suffixes need no look: they occur wherever the longest one does. This is ``--variant iad-match=unique``. The
+other kinds of match find a place more often; they change the speed, not the output.
 """
 
 from collections.abc import Sequence
@@ -14,29 +13,30 @@ NEVER_DRAFTED = -1
 
 
 class CopyText:
-    """One text to copy from, and how far the output has followed it.
+    """One text to copy from, and the place in it that the output has reached.
 
     Args:
         tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
-        start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
-        match: which occurrence counts when the suffix has several (``iad-match``): none (``unique``), the first
-            (``longest``), or the next after the last copied token (``recent``); ``aligned`` is ``recent``, and where no
-            suffix occurs the rejected token is taken as replaced.
+        start: start symbol of the output. It is put before the text, so the first draft is the whole text.
+        match: which occurrence of the longest suffix counts if there are several (``iad-match``): none (``unique``),
+            the first (``longest``), or the next one after the last copied token (``recent``). ``aligned`` is
+            ``recent``; if no suffix occurs, it takes the rejected token as replaced by one other token.
+
+    Attributes:
+        cursor: index of the token in the text that the output stands at; None: nowhere.
+        copied: index of the last token that was copied.
+        guessed: ``aligned`` has set the cursor behind a token that it takes as replaced.
+        followed: output tokens, start symbol included, that were followed so far.
+        runs: for each index of the text, how many tokens up to it equal the end of the output; of the first ``read``
+            output tokens. The longest suffix ends where the number is largest.
     """
 
     def __init__(self, tokens: Sequence[int], start: int, match: str):
         self.tokens = [start, *tokens]
         self.match = match
-        # Index of the token that the output is thought to stand at, and of the last one that it has copied.
         self.cursor: int | None = 0
-        self.copied = 0
-        self.guessed = (
-            False  # the cursor stands where a token was replaced, as nothing says otherwise
-        )
-        # Output tokens, start symbol included, that it has followed, and that ``runs`` tell of.
+        self.copied, self.guessed = 0, False
         self.followed, self.read = 1, 0
-        # How many tokens up to each place are those that the output ends with: where the largest number stands, its
-        # longest suffix that occurs in the text ends.
         self.text, self.runs = np.asarray(self.tokens), np.zeros(len(self.tokens), np.int64)
 
     def copy(self, limit: int) -> list[int]:
@@ -49,7 +49,7 @@ class CopyText:
         return draft
 
     def follow(self, output: Sequence[int], gained: int) -> None:
-        """Moves the cursor to where the output stands now, None where it stands nowhere.
+        """Moves the cursor to where the output stands now.
 
         Args:
             output: the committed prefix, start symbol included.
@@ -63,7 +63,7 @@ class CopyText:
                 self.guessed = False
                 return
             self.copied = cursor + common_prefix(following, output[-gained:])
-        for token in output[self.read :]:  # only where a draft has failed: many never do
+        for token in output[self.read :]:  # only after a rejected token; many outputs have none
             self.runs = (np.append(0, self.runs[:-1]) + 1) * (self.text == token)
         self.read = len(output)
         self.cursor = self._occurrence()
@@ -73,7 +73,7 @@ class CopyText:
             self.guessed = False
 
     def _occurrence(self) -> int | None:
-        """Where the longest suffix of the output that occurs in the text ends there, None for nowhere."""
+        """The index of the text where the longest suffix of the output ends; None: there is none that counts."""
         longest = self.runs.max()
         ends = np.flatnonzero(self.runs == longest) if longest else self.runs[:0]
         if len(ends) == 0 or (self.match == "unique" and len(ends) > 1):
@@ -82,10 +82,10 @@ class CopyText:
         return int(later[0] if len(later) else ends[0])
 
     def _replaced(self, cursor: int) -> int | None:
-        """Where the output stands if its last token replaced the rejected one.
+        """The cursor if the last token of the output replaced the rejected one; None at the end of the text.
 
-        If that was thought before and nothing of the draft stood, it came before the rejected token: one word may be
-        replaced by several tokens.
+        If the cursor was such a guess already and no token of the draft was accepted, the new token was inserted before
+        the rejected one: one word may be replaced by several tokens.
         """
         inserted = self.guessed and self.copied == cursor
         place = cursor if inserted else self.copied + 1
@@ -94,7 +94,7 @@ class CopyText:
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """The length of the longest common prefix of two sequences."""
     alike = 0
     while alike < min(len(first), len(second)) and first[alike] == second[alike]:
         alike += 1

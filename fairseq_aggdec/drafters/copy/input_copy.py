@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
+from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
@@ -24,16 +24,16 @@ from fairseq_aggdec.windows.transfer import on_host
 
 
 class CopyDrafter(DeviceDrafter):
-    """Drafts from one text per sentence. What text that is, is said by the class that inherits.
+    """Drafts from one text per sentence; a subclass says which text (:meth:`copied`).
 
     Args:
         eos: end symbol of the target dictionary, with which outputs start too.
         match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
 
     Attributes:
-        new_account: makes what says how long drafts are, with nothing learned.
+        new_length: makes a draft length that has learned nothing.
 
-    Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
+    If hardly any copied token is accepted, most batches are decoded without drafts (``resting``).
     """
 
     ragged = True
@@ -41,10 +41,10 @@ class CopyDrafter(DeviceDrafter):
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
         self.on_device: CopyBoard | None = None
-        self.limit_drafts(CopyAccount)
+        self.limit_drafts(CopyLength)
 
-    def limit_drafts(self, new_account: Callable[[], CopyAccount]) -> None:
-        self.new_account = new_account
+    def limit_drafts(self, new_length: Callable[[], CopyLength]) -> None:
+        self.new_length = new_length
         self.forget()
 
     def release(self) -> None:
@@ -52,15 +52,15 @@ class CopyDrafter(DeviceDrafter):
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
-        self.account = self.new_account()
+        self.draft_length = self.new_length()
 
     @property
     def resting(self) -> bool:
-        """Whether nothing is drafted in the current batch, see :class:`CopyAccount`."""
-        return self.account.resting
+        """Whether nothing is drafted in the current batch, see :class:`CopyLength`."""
+        return self.draft_length.resting
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
-        """The text of each sentence of a batch as :class:`CopyText` takes it."""
+        """The text of each sentence of a batch, as :class:`CopyText` takes it."""
         raise NotImplementedError
 
     def texts_of(self, sample: Mapping, verifier: Verifier) -> Copies:
@@ -72,19 +72,19 @@ class CopyDrafter(DeviceDrafter):
         by = "kernels" if verifier.compiled else state.device.type
         if by == "cuda" and verifier.dtype is not torch.float32:
             by = "cuda half"
-        self.account.start(len(state.rows), by)
+        self.draft_length.start(len(state.rows), by)
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
 
     def draft(self, state: DecodeState) -> Draft:
-        if self.resting or self.account.idle:
+        if self.resting or self.draft_length.idle:
             return Draft([()] * len(state.rows))
         return Draft([self._copy(place, row) for place, row in enumerate(state.rows)])
 
     def _copy(self, place: int, row: Row) -> list[int]:
-        """The draft of a row, whose text is followed as far as the output goes."""
+        """The draft of a row, after its text was followed to the end of the output."""
         text = self.texts[place]
-        limit = self.account.plan(place, min(row.end - row.position, len(text.tokens)))
+        limit = self.draft_length.plan(place, min(row.end - row.position, len(text.tokens)))
         gained = len(row.tokens) - text.followed
         if limit and gained:  # not before: a row that drafts nothing need not know where it stands
             text.follow(row.tokens, gained)
@@ -92,26 +92,29 @@ class CopyDrafter(DeviceDrafter):
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         if not self.resting:
-            self.account.observe(verdict.drafted, verdict.accepted)
+            self.draft_length.observe(verdict.drafted, verdict.accepted)
 
     def copies(self) -> Copies | None:
         if self.resting:
             return NO_COPIES
-        if type(self.account) not in (CopyAccount, FixedCopyAccount):
+        if type(self.draft_length) not in (CopyLength, FixedCopyLength):
             return None
-        account, total = self.account, self.account.chances.total
-        texts, first = [text.tokens for text in self.texts], (account.probing, account.unknown)
-        known = account.step_cost, total.sum, total.weight
-        return Copies(texts, self.match, account.fixed, account.most, *first, *known)
+        draft_length, total = self.draft_length, self.draft_length.chances.total
+        texts, first = (
+            [text.tokens for text in self.texts],
+            (draft_length.probing, draft_length.unknown),
+        )
+        known = draft_length.step_cost, total.sum, total.weight
+        return Copies(texts, self.match, draft_length.fixed, draft_length.most, *first, *known)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:
             return 0
-        most, longest = self.account.most, max(len(text.tokens) for text in self.texts) - 1
-        limit = self.account.plan(0, longest)
+        most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
+        limit = self.draft_length.plan(0, longest)
         if limit == 0:
             return 0
-        if len(self.texts) > ROWS[-1] or (self.account.fixed and limit >= WIDTHS[-1]):
+        if len(self.texts) > ROWS[-1] or (self.draft_length.fixed and limit >= WIDTHS[-1]):
             return None
         # Few sizes; slots that are too many are free on a device for which so long a draft is worth it.
         limit = WIDTHS[bisect_left(WIDTHS, min(limit + 1, WIDTHS[-1]))] - 1
@@ -131,12 +134,12 @@ class CopyDrafter(DeviceDrafter):
         return self.on_device.block(board, owners, rows, shape.width - 1)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.account.chances.learn(verdict.drafted, verdict.accepted)
+        self.draft_length.chances.learn(verdict.drafted, verdict.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:
             self.texts = [self.texts[row] for row in rows]
-            self.account.keep_rows(rows)
+            self.draft_length.keep_rows(rows)
 
 
 # How fairseq's tasks write the language of a sentence: __de__, [de_DE], <lang:de>, <2de>.

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairseq_aggdec.budget.account import (
+from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
+from fairseq_aggdec.budget.draft_length import (
     AUTO_NODES,
-    Account,
-    CountedAccount,
+    AdaptiveDraftLength,
+    DraftLength,
     NodeBudget,
 )
-from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.precision import computes_bf16, precision_name
@@ -42,7 +42,7 @@ def blockwise_size(
     return _size(cfg, int(decoder.heads.block_size), "the model was trained with {} heads", 0)
 
 
-def drafted_size(cfg: Settings, drafter: Any) -> Account:
+def drafted_size(cfg: Settings, drafter: Any) -> DraftLength:
     """How many tokens a non-autoregressive drafter drafts at once."""
     trained = int(drafter.decoder.block_size)
     size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens", 1)
@@ -97,15 +97,15 @@ def on_gpu(model: Any) -> bool:
     return bool(next(model.parameters()).is_cuda)
 
 
-def choosing(cfg: Settings, most: int, model: Any) -> Account:
+def choosing(cfg: Settings, most: int, model: Any) -> DraftLength:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
     What iterations cost has a say on a CPU, not on a GPU, which goes on without the host and where a wider window costs
     next to nothing. In half precision, which rounds by what is drafted, it is weighed once for a batch.
     """
     if not most or "auto" not in (cfg.draft_tokens, cfg.draft_tree):
-        return Account(most)
-    return CountedAccount(most, not on_gpu(model), steady=precision_name(model) != "fp32")
+        return DraftLength(most)
+    return AdaptiveDraftLength(most, not on_gpu(model), steady=precision_name(model) != "fp32")
 
 
 def proposing(cfg: Settings) -> Proposing:
@@ -135,12 +135,12 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
+def copied_length(cfg: Settings) -> Callable[[], CopyLength]:
     """Makes what says how long copied drafts are."""
     given = cfg.draft_tokens or "auto"
     if given == "auto":
-        return CopyAccount
+        return CopyLength
     if given != "all" and (not given.isdecimal() or int(given) < 1):
         raise ValueError(f"{cfg.told('draft_tokens')}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
-    return lambda: FixedCopyAccount(limit)
+    return lambda: FixedCopyLength(limit)

@@ -27,7 +27,7 @@ from fairseq_aggdec.search.compiled.searches import (
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
-from fairseq_aggdec.windows.transfer import to_device, words
+from fairseq_aggdec.windows.transfer import int64_array, to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput
 
@@ -60,13 +60,13 @@ class BeamLibrary(WholeSearch):
         call.threads, call.unk_penalty = torch.get_num_threads(), options.unk_penalty
         call.ngram = max(0, options.no_repeat_ngram_size)
         call.limit, call.floor = limits.longest, limits.floor
-        forced = words(list(itertools.chain.from_iterable(prefixes)))
+        forced = int64_array(list(itertools.chain.from_iterable(prefixes)))
         call.prefix_size, call.prefixes = len(prefixes[0]), address(forced)
-        lengths = words(limits.ends)
+        lengths = int64_array(limits.ends)
         if limits.exact:
             call.lengths = address(lengths)
-        tokens = words(list(itertools.chain.from_iterable(texts.texts)))
-        sizes = words([len(text) for text in texts.texts])
+        tokens = int64_array(list(itertools.chain.from_iterable(texts.texts)))
+        sizes = int64_array([len(text) for text in texts.texts])
         if texts.texts:
             call.texts, call.sizes = map(address, (tokens, sizes))
             call.match = MATCHES.index(texts.match)
@@ -231,7 +231,10 @@ class WindowByWindow:
 
     def _foresee(self, output: DecoderOutput) -> None:
         library = self.library
-        behind, following = words([0] * library.sentences), words([0] * library.sentences)
+        behind, following = (
+            int64_array([0] * library.sentences),
+            int64_array([0] * library.sentences),
+        )
         library.library.aggdec_beam_behind(library.handle, address(behind), address(following))
         read = [row for row, index in enumerate(self.rows) if behind[index] >= 0]
         if not read:

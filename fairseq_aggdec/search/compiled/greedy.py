@@ -21,7 +21,7 @@ from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
-from fairseq_aggdec.windows.transfer import words
+from fairseq_aggdec.windows.transfer import int64_array
 
 LIMITS = ("end", "floor", "strict_floor")
 WAYS = {"draft", "observe", "keep_rows"}  # methods of a drafter that say how it drafts
@@ -32,7 +32,7 @@ def search_of(
 ) -> WholeSearch:
     """The search of a batch that has just begun; ``accept`` is exact or a :class:`TopBeta`."""
     rows = state.rows
-    held = words([getattr(row, name) for name in LIMITS for row in rows])
+    held = int64_array([getattr(row, name) for name in LIMITS for row in rows])
     for row in rows:
         held.extend(row.prefix)
     first, step = address(held), WORD * len(rows)
@@ -45,8 +45,8 @@ def search_of(
     )
     if not copies.texts:
         return WholeSearch("greedy", options)
-    texts = words(list(itertools.chain.from_iterable(copies.texts)))
-    sizes = words([len(text) for text in copies.texts])
+    texts = int64_array(list(itertools.chain.from_iterable(copies.texts)))
+    sizes = int64_array([len(text) for text in copies.texts])
     copying = CopyOptionsStruct(
         address(texts),
         address(sizes),

@@ -16,7 +16,7 @@ from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
-from fairseq_aggdec.windows.transfer import words
+from fairseq_aggdec.windows.transfer import int64_array
 from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
 
@@ -40,7 +40,7 @@ def judge(
     pairs = itertools.chain.from_iterable(forced + banned)
     given = [*window.host_tokens(), *window.widths, *pairs, *above]
     # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
-    numbers = words(given + [0] * (2 * rows + 2 * count))
+    numbers = int64_array(given + [0] * (2 * rows + 2 * count))
     at, _ = numbers.buffer_info()
     widths, out = at + WORD * count, at + WORD * len(given)
     first_pair = widths + WORD * rows

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from fairseq_aggdec.budget.call_cost import DRAFTER, usual_cost
-from fairseq_aggdec.budget.fading import Fading
+from fairseq_aggdec.budget.decaying_mean import DecayingMean
 
 # Believed before any draft was seen: the tokens that an iteration with a draft gains, the tokens of the draft, and the
 # number of iterations that this counts as. Trees of a trained drafter have these values (docs/trees.md). Drafts that
@@ -42,7 +42,7 @@ class NodeBudget:
     branches: bool = True
 
 
-class Account:
+class DraftLength:
     """Says before an iteration how many tokens to draft, and is told afterwards what came of it. This one always says
     the same number."""
 
@@ -66,14 +66,14 @@ class Account:
         """Forgets what was learned from the batches before."""
 
 
-class CountedAccount(Account):
+class AdaptiveDraftLength(DraftLength):
     """All of a block, or 0 where drafts hardly ever stand, but for a few tries. No clock has a say.
 
     Args:
         weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
             wider window costs next to nothing.
         steady: decides once for a batch, else by the number of sentences that are left. For half precision, where what
-            is read beside a token decides what its products round to; so is an account that does not weigh.
+            is read beside a token decides what its products round to; so is an draft_length that does not weigh.
     """
 
     def __init__(self, size: int, weighs: bool, steady: bool = False):
@@ -84,7 +84,7 @@ class CountedAccount(Account):
     def forget(self) -> None:
         prior, weight = (PRIOR, PRIOR_WEIGHT) if self.weighs else (PRIOR_UNWEIGHED, 1.0)
         self.gained, self.drafted = (
-            Fading(REMEMBER, believed, weight) for believed in (prior, DRAFTED)
+            DecayingMean(REMEMBER, believed, weight) for believed in (prior, DRAFTED)
         )
         self.rested = 0
 

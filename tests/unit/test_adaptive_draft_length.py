@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairseq_aggdec.budget.account import RESTING_BATCHES, Account, CountedAccount
+from fairseq_aggdec.budget.draft_length import RESTING_BATCHES, AdaptiveDraftLength, DraftLength
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.shared.amounts import choosing
 
 
 def test_in_half_precision_tokens_are_counted_and_no_clock_is_read() -> None:
     """Drafts that hardly ever stand are left out but now and then, and come back when they stand again."""
-    counted, drafted = CountedAccount(4, weighs=False), []
+    counted, drafted = AdaptiveDraftLength(4, weighs=False), []
     for gain in [1.0] * 40 + [4.0] * 80:
         counted.start(1, "cuda half")
         drafted.append(counted.plan(1))
@@ -26,9 +26,9 @@ def test_costs_have_a_say_on_a_cpu(dtype: torch.dtype) -> None:
     """Of many sentences drafts cost more than they gain; in half precision that is decided once for a batch."""
     model = torch.nn.Linear(1, 1, dtype=dtype)
     chosen = choosing(Settings(decoding="gad", draft_tokens="auto"), 4, model)
-    assert isinstance(chosen, CountedAccount)
+    assert isinstance(chosen, AdaptiveDraftLength)
     chosen.start(1, "cpu")
     assert chosen.plan(1) == 4
     chosen.start(200, "cpu")
     assert [chosen.plan(200), chosen.plan(1)] == ([0, 4] if dtype is torch.float32 else [0, 0])
-    assert type(choosing(Settings(decoding="gad"), 4, model)) is Account
+    assert type(choosing(Settings(decoding="gad"), 4, model)) is DraftLength

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.budget.call_cost import USUAL
-from fairseq_aggdec.budget.copy_account import (
+from fairseq_aggdec.budget.copy_length import (
     MARGIN,
     MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
-    CopyAccount,
-    FixedCopyAccount,
+    CopyLength,
+    FixedCopyLength,
     best_length,
     worthwhile,
 )
@@ -42,9 +42,9 @@ def test_extremes() -> None:
     assert best_length(0.9, 17.0, 0) == 0
 
 
-def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> CopyAccount:
+def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> CopyLength:
     """What is known after the same round has been seen several times."""
-    known = CopyAccount()
+    known = CopyLength()
     known.start(len(drafted), "cpu")
     for _ in range(rounds):
         known.observe(drafted, accepted)
@@ -62,7 +62,7 @@ def test_rejections_shorten_and_acceptance_lengthens_the_drafts_of_that_row() ->
 def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
     seen = capped([10], [0], 50)
     seen.start(1, "cpu")
-    fresh = CopyAccount()
+    fresh = CopyLength()
     fresh.start(1, "cpu")
     assert seen.plan(0, 60) < fresh.plan(0, 60)
 
@@ -85,14 +85,14 @@ def test_room_is_never_exceeded() -> None:
 
 
 def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
-    cpu, other = CopyAccount(), CopyAccount()
+    cpu, other = CopyLength(), CopyLength()
     cpu.start(1, "cpu"), other.start(1, "mps")
     assert other.plan(0, 200) > cpu.plan(0, 200)
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
 def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
-    fixed = FixedCopyAccount(limit)
+    fixed = FixedCopyLength(limit)
     for _ in range(200):
         fixed.start(2, "cpu")
         fixed.observe([60, 60], [0, 0])
@@ -109,13 +109,13 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     generator = task.build_generator([model], generation_options())
     task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
     by = "kernels" if packing and kernels() else "cpu"
-    assert generator.drafter.account.step_cost == USUAL[by]
-    compiled, other = CopyAccount(), CopyAccount()
+    assert generator.drafter.draft_length.step_cost == USUAL[by]
+    compiled, other = CopyLength(), CopyLength()
     compiled.start(1, "kernels"), other.start(1, "cpu")
     assert compiled.plan(0, 200) < other.plan(0, 200)
 
 
-def hopeless(batches: int = 0) -> CopyAccount:
+def hopeless(batches: int = 0) -> CopyLength:
     """Nothing ever stood, and so many batches have been decoded since."""
     known = capped([5], [0], 200)
     for _ in range(batches):
@@ -171,7 +171,7 @@ def test_what_pays_does_not_rest() -> None:
 
 def test_a_call_costs_what_is_usual() -> None:
     """Lengths decide what half precision rounds to: two runs of one machine must draft alike."""
-    known = CopyAccount()
+    known = CopyLength()
     for by in ("cuda", "cuda half", "cpu"):
         known.start(1, by)
         known.observe([5], [5])
@@ -180,14 +180,14 @@ def test_a_call_costs_what_is_usual() -> None:
 
 def test_the_first_drafts_of_a_batch_are_short() -> None:
     """A text that is not copied costs little then; one that is drafts in full from the next iteration on."""
-    lengths = CopyAccount()
+    lengths = CopyLength()
     lengths.start(8, "kernels")
     assert {lengths.plan(row, 30) for row in range(8)} == {PROBE_LENGTH}
     lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8)
     assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
     lengths.start(8, "kernels")
     assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
-    lengths = CopyAccount()
+    lengths = CopyLength()
     lengths.start(8, "kernels")
     lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
     assert lengths.plan(0, 30) == 0
@@ -195,7 +195,7 @@ def test_the_first_drafts_of_a_batch_are_short() -> None:
 
 def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:
     """Until few enough of its sentences are left; a length that was asked for is drafted in any case."""
-    lengths, asked = CopyAccount(), FixedCopyAccount(3)
+    lengths, asked = CopyLength(), FixedCopyLength(3)
     for known in (lengths, asked):
         known.start(64, "kernels")
         known.observe([10] * 64, [9] * 64)

@@ -6,8 +6,13 @@ import random
 
 import pytest
 
-from fairseq_aggdec.budget.account import PRIOR_WEIGHT, RESTING_BATCHES, TRIES, CountedAccount
 from fairseq_aggdec.budget.call_cost import DRAFTER, USUAL
+from fairseq_aggdec.budget.draft_length import (
+    PRIOR_WEIGHT,
+    RESTING_BATCHES,
+    TRIES,
+    AdaptiveDraftLength,
+)
 
 NODES, LENGTH = 5, 25
 
@@ -19,23 +24,23 @@ class Simulation:
         spent, greedy: what that usually costs, in positions, and what decoding one by one does.
     """
 
-    def __init__(self, account: CountedAccount, by: str = "kernels"):
-        self.account, self.by, self.random = account, by, random.Random(7)
+    def __init__(self, draft_length: AdaptiveDraftLength, by: str = "kernels"):
+        self.draft_length, self.by, self.random = draft_length, by, random.Random(7)
         self.spent = self.greedy = 0.0
         self.drafted = 0
 
     def batch(self, rows: int, chance: float) -> None:
         left, cost = [LENGTH] * rows, USUAL[self.by]
         self.greedy += LENGTH * (cost + rows)
-        self.account.start(rows, self.by)
+        self.draft_length.start(rows, self.by)
         while left:
-            size = min(NODES, self.account.plan(len(left)))
+            size = min(NODES, self.draft_length.plan(len(left)))
             gained = [1] * len(left)
             if size:
                 self.drafted += 1
                 gained = [1 + self._stood(chance) for _ in left]
             self.spent += cost + len(left) * (1 + size) + DRAFTER * bool(size)
-            self.account.observe(len(left), size * len(left), sum(gained))
+            self.draft_length.observe(len(left), size * len(left), sum(gained))
             left = [most - own for most, own in zip(left, gained, strict=True) if most > own]
 
     def _stood(self, chance: float) -> int:
@@ -46,7 +51,7 @@ class Simulation:
 
 
 def simulated(rows: int, chance: float, batches: int) -> Simulation:
-    found = Simulation(CountedAccount(10, weighs=True))
+    found = Simulation(AdaptiveDraftLength(10, weighs=True))
     for _ in range(batches):
         found.batch(rows, chance)
     return found
@@ -82,28 +87,28 @@ def test_drafts_come_back_when_they_stand_again() -> None:
 @pytest.mark.parametrize("weighs", [True, False])
 def test_what_was_learned_is_forgotten(weighs: bool) -> None:
     """Whether the next batch is drafted then depends on none before it."""
-    new, account = CountedAccount(4, weighs), CountedAccount(4, weighs)
-    for one in (new, account):
+    new, draft_length = AdaptiveDraftLength(4, weighs), AdaptiveDraftLength(4, weighs)
+    for one in (new, draft_length):
         one.start(1, "kernels")
     for _ in range(200):
-        account.observe(1, 4, 1)
-    account.start(1, "kernels")
-    assert new.plan(1) == 4 and account.plan(1) == 0
-    account.forget()
-    account.start(1, "kernels")
-    assert account.plan(1) == 4
+        draft_length.observe(1, 4, 1)
+    draft_length.start(1, "kernels")
+    assert new.plan(1) == 4 and draft_length.plan(1) == 0
+    draft_length.forget()
+    draft_length.start(1, "kernels")
+    assert draft_length.plan(1) == 4
 
 
 def test_a_try_is_a_few_drafts_and_comes_after_a_rest() -> None:
-    account = CountedAccount(4, weighs=True)
+    draft_length = AdaptiveDraftLength(4, weighs=True)
     drafted = []
     for _ in range(80 + 2 * RESTING_BATCHES):
-        account.start(1, "kernels")
+        draft_length.start(1, "kernels")
         own = 0
         for _ in range(9):
-            size = account.plan(1)
+            size = draft_length.plan(1)
             own += size > 0
-            account.observe(1, size, 1)
+            draft_length.observe(1, size, 1)
         drafted.append(own)
     assert sum(drafted[:3]) < PRIOR_WEIGHT and set(drafted[3:]) == {0, TRIES}
     first = drafted.index(TRIES, 3)

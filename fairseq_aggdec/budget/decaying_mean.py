@@ -1,7 +1,7 @@
 """The mean that everything is learned with."""
 
 
-class Fading:
+class DecayingMean:
     """A mean in which old values count less.
 
     Args:

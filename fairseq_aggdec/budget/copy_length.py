@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from fairseq_aggdec.budget.account import RESTING_BATCHES
 from fairseq_aggdec.budget.call_cost import usual_cost
-from fairseq_aggdec.budget.fading import Fading
+from fairseq_aggdec.budget.decaying_mean import DecayingMean
+from fairseq_aggdec.budget.draft_length import RESTING_BATCHES
 
 # What is believed before anything was seen, as if two tokens had been checked: most texts that are at hand are
 # mostly right, and two tokens are soon outweighed where they are not.
@@ -33,13 +33,13 @@ class Chances:
     """
 
     def __init__(self) -> None:
-        self.total = Fading(1.0, PRIOR, PRIOR_WEIGHT)
-        self.rows: list[Fading] = []
+        self.total = DecayingMean(1.0, PRIOR, PRIOR_WEIGHT)
+        self.rows: list[DecayingMean] = []
         self.unseen = True
 
     def start(self, rows: int) -> None:
         """Takes up a batch."""
-        self.rows = [Fading(1.0) for _ in range(rows)]
+        self.rows = [DecayingMean(1.0) for _ in range(rows)]
         self.total.limit(MEMORY)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
@@ -69,7 +69,7 @@ class Chances:
         self.rows = [self.rows[row] for row in rows]
 
 
-class CopyAccount:
+class CopyLength:
     """Limits copies, so that a heavily edited sentence does not pay for tokens it throws away.
 
     A draft of K tokens that are accepted with chance p emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the limit
@@ -127,7 +127,7 @@ class CopyAccount:
         self._weigh()
 
 
-class FixedCopyAccount(CopyAccount):
+class FixedCopyLength(CopyLength):
     """One longest draft for every row and batch; Algorithm 1 of Ge et al. has no limit.
 
     Args:
