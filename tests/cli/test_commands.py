@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import subprocess
 import sys
@@ -39,11 +38,9 @@ def command(
     name: str, *arguments: str | Path, folder: Path, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Runs an installed console script in a folder that is not the checkout."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [SCRIPTS / name, *map(str, arguments)],
         cwd=folder,
-        env=environment,
         input=stdin,
         capture_output=True,
         text=True,
