@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from fnmatch import fnmatch
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,8 +32,6 @@ from tests.cli.distilling import (
     shards,
     write_folder,
 )
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 # Processes are forked from one that has imported everything: they start in a second instead of four.
 context = multiprocessing.get_context("forkserver")
@@ -89,8 +86,6 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("workers", "more"),
     [
-        (1, []),
-        (2, []),
         (3, []),
         # Drafts of a learned length, and what stands depends on them.
         (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "9"]),
@@ -199,16 +194,11 @@ def shell(folder: Path, output: Path, python: str) -> subprocess.Popen[str]:
     )
 
 
-def test_two_processes_killed_then_one_fails_then_all_is_well(
+def test_two_processes_fail_then_all_is_well(
     folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    running = shell(folder, tmp_path, sys.executable)
-    while running.poll() is None and len(shards(tmp_path)) < 2:
-        with suppress(subprocess.TimeoutExpired):
-            running.wait(0.01)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
-    assert 2 <= len(shards(tmp_path)) < COUNT
+    killed = start(folder, tmp_path)
+    kill_when(killed, lambda: len(shards(tmp_path)) >= 2)
     path = tmp_path / "shards" / "train.job.json"
     header = path.read_bytes()
     path.write_bytes(b"{}")
@@ -229,8 +219,9 @@ def test_two_processes_killed_then_one_fails_then_all_is_well(
 
 
 def test_torchrun(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    launcher = [warm.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node", "2", *COMMAND, *arguments(folder, tmp_path)],
+        [*launcher, "--no-python", warm.python(), *COMMAND, *arguments(folder, tmp_path)],
         capture_output=True,
         text=True,
         timeout=1200,

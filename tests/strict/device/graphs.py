@@ -83,6 +83,7 @@ class Tape:
         self.own: dict[int, Tensor] = {}  # memory that the capture took
         self.before: list[tuple[Tensor, Tensor]] = []
         self.names: list[str] = []
+        self.holds = True  # what was computed, not nonsense
         pool.append(self)
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], view: bool) -> Any:
@@ -136,20 +137,23 @@ class Tape:
 
     def spoil(self) -> None:
         """Whoever reads now what the graph gave reads nonsense."""
-        for tensor in self.own.values():
-            spoilt(tensor)
+        if self.holds:
+            for tensor in self.own.values():
+                spoilt(tensor)
+        self.holds = False
 
     def replay(self) -> None:
-        for other in self.pool:
-            if other is not self:
-                other.spoil()
         self.recorder.note(KERNEL, "graph")
         for name in self.names:
             self.recorder.note(IN_GRAPH, name)
         with _disable_current_modes():
+            for other in self.pool:
+                if other is not self:
+                    other.spoil()
             self._compute()
 
     def _compute(self) -> None:
+        self.holds = True
         for func, args, kwargs, made in self.calls:
             there = [_map(_there, value) for value in args]
             named = {name: _map(_there, value) for name, value in kwargs.items()}
