@@ -99,7 +99,7 @@ def test_kills_and_workers_change_nothing(
         distill(folder, undisturbed, *more, "--keep-cut")
     whole, generator = shards(undisturbed), random.Random(3)
     assert len(whole) == COUNT
-    for _ in range(3):
+    for _ in range(2):
         target = len(shards(tmp_path)) + generator.randint(1, 4)
         processes = [start(folder, tmp_path, *more) for _ in range(workers)]
         kill_when(processes[0], lambda target=target: len(shards(tmp_path)) >= target)
