@@ -80,7 +80,7 @@ class Call:
                 least = LEAST[name]
                 if type(value) is not int or value < least:
                     said = f"it must be a whole number of at least {least}"
-                    raise ValueError(f"{name}={value!r}: {said}")
+                    raise ValueError(f"{name}={value!r:.40}: {said}")
             elif name in CHECKS and value is not None:
                 fits, wanted = CHECKS[name]
                 if not fits(value):
@@ -117,7 +117,8 @@ class LoadedOptions:
     """Options a translator was loaded with. (The attributes of its generator may be those of another thread's call.)
 
     Attributes:
-        types: of the target dictionary. copies: it verifies texts that are proposed. The others: as in :class:`Call`.
+        most: tokens of an output that the model has positions for. types: of the target dictionary.
+        copies: it verifies texts that are proposed. The others: as in :class:`Call`.
     """
 
     decoding: str
@@ -125,12 +126,13 @@ class LoadedOptions:
     max_len_a: float
     max_len_b: int
     min_len: int
+    most: int
     types: int
     copies: bool
 
     @classmethod
     def of(cls, decoding: str, made: Any) -> LoadedOptions:
-        lengths = made.max_len_a, made.max_len_b, made.min_len
+        lengths = made.max_len_a, made.max_len_b, made.min_len, made.max_len - 1
         return cls(decoding, made.beam_size, *lengths, made.vocab_size, _copies(made))
 
 
@@ -154,6 +156,8 @@ def check_call(call: Call, own: LoadedOptions) -> None:
     changed = call.min_len is not None or call.max_len_b is not None
     if changed and not own.max_len_a and shortest > longest:
         raise ValueError(f"min_len={shortest}: it must be at most max_len_b, which is {longest}")
+    if shortest > own.most:
+        raise ValueError(f"min_len={shortest}: the model writes at most {own.most} tokens and </s>")
 
 
 def _copies(generator: Any) -> bool:

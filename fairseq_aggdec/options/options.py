@@ -17,6 +17,10 @@ SPARE_POSITIONS = 16
 ALIGNMENTS = {utils.extract_hard_alignment: "hard", utils.extract_soft_alignment: "soft"}
 
 
+class LengthError(ValueError):
+    """Lengths that an output of a sentence cannot have."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Lengths of the outputs of a batch, as output indices: the first token of an output has index 0.
@@ -102,7 +106,7 @@ class Options:
             longest: of an output of another search than stock's, which ends longer ones there; None: stock's limit.
 
         Raises:
-            ValueError: the maximum length is negative or below the minimum, or above the positions of a model.
+            LengthError: the maximum length is negative or below the minimum, or above the positions of a model.
         """
         source = net_input["src_tokens"]
         # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
@@ -119,12 +123,12 @@ class Options:
             _check_positions(models, max(ends))
         most = max(ends)
         if self.min_len > most:
-            raise ValueError(
+            raise LengthError(
                 f"--min-len {self.min_len} is larger than the maximum length {most}, "
-                "which --max-len-a and --max-len-b set"
+                "which --max-len-a, --max-len-b and the positions of the model set"
             )
         if most < 0:
-            raise ValueError(
+            raise LengthError(
                 f"--max-len-a and --max-len-b set the maximum length {most}: it must be at least 0"
             )
         capacity = min(most + 1, source.size(1) + SPARE_POSITIONS)
@@ -148,7 +152,7 @@ def _check_positions(models: Sequence[Any], longest: int) -> None:
         if not isinstance(positions, LearnedPositionalEmbedding):
             continue
         if longest >= positions.max_positions:
-            raise ValueError(
+            raise LengthError(
                 f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
                 f"learned {positions.max_positions} positions only"
             )

@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
+from fairseq_aggdec.options.options import LengthError
 from fairseq_aggdec.serve.guard import Refused
 
 logger = logging.getLogger(__name__)
@@ -182,5 +183,7 @@ class Batcher:
 
 
 def _told(error: Exception) -> Exception:
-    """What a client is told: the details may name files of this machine and stay in the log."""
+    """What a client is told: the details of a fault may name files of this machine and stay in the log."""
+    if isinstance(error, LengthError):  # of what it asked for and what its sentence allows
+        return Refused(400, str(error))
     return error if isinstance(error, Refused) else Refused(500, "the sentence was not decoded")

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+LONGEST = 500  # characters of a refusal, which quotes what the client gave
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -22,6 +23,7 @@ class Refused(HTTPException):
     def __init__(self, status: int, message: str):
         # It may quote a client's text with half a surrogate pair in it, which no answer can hold.
         message = message.encode("utf-8", "backslashreplace").decode()
+        message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
         super().__init__(status, message, {"Retry-After": "1"} if status == 429 else None)
 
 

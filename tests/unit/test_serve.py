@@ -201,6 +201,12 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
         ({"sentences": ["w1"], "drafts": ["w1", "w2"]}, "drafts: 2 of them for 1 sentences"),
         ({"sentences": ["w1"], "prefix": "\ud800"}, "prefix: there is half a surrogate pair"),
         ({"sentences": ["w1"], "max_len_b": 0}, "min_len=1: it must be at most max_len_b"),
+        (
+            {"sentences": ["w1"], "min_len": 99, "max_len_b": 99},
+            "min_len=99: the model writes at most 63 tokens",
+        ),
+        ({"sentences": ["w1"], "beam": "2" * 9999}, "it must be a whole number"),
+        ({"sentences": ["w1"], "target_lang": "d" * 9999}, "..."),
         ({"sentences": ["w1"], "stream": "false"}, "stream: give true or false"),
         ({"sentences": ["w1"], "attention": "no"}, "attention='no': it must be True or False"),
         ({"sentences": "w1", "targets": "w1", "attention": 5}, "attention: give true or false"),
@@ -215,6 +221,18 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
 def test_refusals_of_generate(client: httpx.Client, body: Any, error: str) -> None:
     answer = client.post("/generate", content=json.dumps(body))
     assert answer.status_code in (400, 413) and error in answer.json()["error"]
+    assert len(answer.json()["error"]) < 1000
+
+
+@pytest.mark.parametrize("decoding", ["beam", "iad"])
+def test_a_length_that_only_some_sentences_allow(decoding: str) -> None:
+    with live(tiny(decoding, beam=1, max_len_a=1.0, max_len_b=0)) as client:
+        right, wrong = (
+            client.post("/generate", json={"sentences": text, "min_len": 3})
+            for text in ("w1 w2 w3", "w1")
+        )
+    assert right.status_code == 200
+    assert wrong.status_code == 400 and wrong.json()["error"].startswith("--min-len 3 is larger")
 
 
 @pytest.mark.parametrize(
