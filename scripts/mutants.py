@@ -175,9 +175,9 @@ MUTANTS = [
         ("tests/unit/test_beam_board.py", BOARD),
     ),
     Mutant(
-        *("beam search: scores divided by a length without the end", "search/beam/generator.py"),
-        "self.options.score(ending.total, len(totals))",
-        "self.options.score(ending.total, max(1, len(totals) - 1))",
+        *("beam search: scores divided by a length without the end", "search/beam/library.py"),
+        "options.score(total, len(tokens))",
+        "options.score(total, max(1, len(tokens) - 1))",
         (BEAM,),
     ),
     Mutant(

@@ -223,7 +223,7 @@ class SentenceSearch(SearchedTree):
     """
 
     def __init__(self, index: int, rules: SentenceRules, start: int, ngram_size: int = 0):
-        super().__init__(index, Tree([ROOT], [start]), source_length=rules.source_length)
+        super().__init__(index, Tree([ROOT], [start]))
         self.rules, self.ngram_size = rules, ngram_size
         self.seen: dict[
             int, int

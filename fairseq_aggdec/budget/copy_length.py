@@ -25,105 +25,78 @@ MARGIN = 0.1
 LONG = 64
 
 
-class Chances:
-    """Each token of a draft is accepted by chance, as long as those before it are; the chance depends on the sentence.
-
-    Attributes:
-        total: of all sentences. rows: of each that is left of the batch.
-    """
-
-    def __init__(self) -> None:
-        self.total = DecayingMean(1.0, PRIOR, PRIOR_WEIGHT)
-        self.rows: list[DecayingMean] = []
-        self.unseen = True
-
-    def start(self, rows: int) -> None:
-        """Takes up a batch."""
-        self.rows = [DecayingMean(1.0) for _ in range(rows)]
-        self.total.limit(MEMORY)
-
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Learns from the drafts of the rows of the batch."""
-        for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
-            if proposed:
-                row.add(stood, stood + (stood < proposed))
-        self.learn(drafted, accepted)
-
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Learns from drafts of any rows."""
-        for proposed, stood in zip(drafted, accepted, strict=True):
-            if proposed:  # nothing was checked behind the first rejected token
-                self.total.add(stood, stood + (stood < proposed))
-                self.unseen = False
-
-    @property
-    def mean(self) -> float:
-        """Of all sentences."""
-        return self.total.mean
-
-    def of(self, row: int) -> float:
-        """Of a row's next draft."""
-        return self.rows[row].mean_with(self.mean, WEIGHT_OF_ALL)
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in rows]
-
-
 class CopyLength:
-    """Limits copies, so that a heavily edited sentence does not pay for tokens it throws away.
+    """Limits copies, so that a heavily edited sentence does not pay for tokens that are rejected.
 
-    A draft of K tokens that are accepted with chance p emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the limit
-    is the K with the most tokens per cost. No clock has a say: c is the usual cost.
+    The model: each token of a draft is accepted with chance p, as long as those before it are; p depends on the
+    sentence. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K. The limit is the K with the
+    most tokens per cost. c is the usual cost, not a measured time.
 
     Attributes:
         fixed, most: whether the length is not learned, and tokens of any draft.
-        resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
-            batch is decoded without.
-        idle: with as many rows as are left of the batch no draft is worth its cost: tokens cost what they bring.
+        total: the chance p of all sentences. rows: of each sentence that is left of the batch.
+        resting: drafts were hardly ever accepted, so none is worth its cost, not even in a batch of one sentence; the
+            current batch is decoded without drafts.
+        idle: with as many rows as are left of the batch no draft is worth its cost.
+        unknown: nothing was ever drafted.
     """
 
     fixed, most = False, sys.maxsize
 
     def __init__(self) -> None:
-        self.chances = Chances()
+        self.total = DecayingMean(1.0, PRIOR, PRIOR_WEIGHT)
+        self.rows: list[DecayingMean] = []
+        self.unseen = True
         self.resting, self.probing, self.rested = False, False, 0
-        self.unknown = False  # nothing was ever drafted
+        self.unknown = False
 
     def start(self, rows: int, by: str) -> None:
         """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
         self.step_cost = usual_cost(by)
-        self.unknown = self.chances.unseen and rows > 1 and by in ("kernels", "cpu")
-        self.chances.start(rows)
-        pointless = worthwhile(self.chances.mean, 1.0 + self.step_cost, 1) == 0
+        self.unknown = self.unseen and rows > 1 and by in ("kernels", "cpu")
+        self.rows = [DecayingMean(1.0) for _ in range(rows)]
+        self.total.limit(MEMORY)
+        pointless = worthwhile(self.total.mean, 1.0 + self.step_cost, 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
         self.probing = pointless and not self.resting
         self.rested = self.rested + 1 if self.resting else 0
         self._weigh()
 
     def _weigh(self) -> None:
-        """Whether to draft for as many rows as there are now, by what all sentences showed."""
-        several = len(self.chances.rows) > 1 and not self.probing
-        self.idle = several and worthwhile(self.chances.mean, self.fixed_cost, LONG) == 0
+        """Whether to draft for as many rows as there are now, by the chance of all sentences."""
+        several = len(self.rows) > 1 and not self.probing
+        self.idle = several and worthwhile(self.total.mean, self.fixed_cost, LONG) == 0
 
     @property
     def fixed_cost(self) -> float:
         """Of an iteration beside its drafts, for each row, in drafted tokens."""
-        return 1.0 + self.step_cost / max(1, len(self.chances.rows))
+        return 1.0 + self.step_cost / max(1, len(self.rows))
 
     def plan(self, row: int, room: int) -> int:
         """The best length for a row of the batch, at most ``room``."""
         if self.idle:
             return 0
-        if (self.probing or self.unknown) and not self.chances.rows[row].weight:
+        if (self.probing or self.unknown) and not self.rows[row].weight:
             return min(PROBE_LENGTH, room)
-        return worthwhile(self.chances.of(row), self.fixed_cost, room)
+        chance = self.rows[row].mean_with(self.total.mean, WEIGHT_OF_ALL)
+        return worthwhile(chance, self.fixed_cost, room)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Learns from an iteration: of every row what was drafted and accepted."""
-        self.chances.observe(drafted, accepted)
+        for row, proposed, count in zip(self.rows, drafted, accepted, strict=True):
+            if proposed:
+                row.add(count, count + (count < proposed))
+        self.learn(drafted, accepted)
+
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Learns from drafts of any rows."""
+        for proposed, count in zip(drafted, accepted, strict=True):
+            if proposed:  # nothing was checked behind the first rejected token
+                self.total.add(count, count + (count < proposed))
+                self.unseen = False
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        self.chances.keep_rows(rows)
+        self.rows = [self.rows[row] for row in rows]
         self._weigh()
 
 

@@ -34,7 +34,7 @@ from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import WINDOW, LengthModel, LengthWindow
 from fairseq_aggdec.lattice.tables import Table
-from fairseq_aggdec.windows.transfer import on_host
+from fairseq_aggdec.windows.transfer import on_host, to_device
 
 Smoothing = Literal["none", "interpolated"]
 _SPREAD = 2**24  # (position, source word, entry) triples that are looked up at once
@@ -269,6 +269,28 @@ class CandidateModel:
         values, chances, _ = self.offset.look_up(only)  # (1, K)
         table = chances.new_zeros(1, 2 * self.max_offset + 1)
         return table.scatter_add_(1, values.long(), chances).squeeze(0)
+
+
+class Shortlist:
+    """``--shortlist``: the types that a batch may be translated into, likely words of every position and special ones.
+
+    Args:
+        model: proposes words; moved to the device of the first source.
+        count: words for each target position.
+        smoothing: of their probabilities.
+    """
+
+    def __init__(self, model: CandidateModel, count: int, smoothing: Smoothing):
+        self.model, self.count, self.smoothing = model, count, smoothing
+
+    def __call__(self, source: Tensor) -> Tensor:
+        """Ids (M,) int64, sorted, for sources (B, S)."""
+        self.model = self.model.to(source.device)
+        # `</s>` and padding are candidates, too, and take two places.
+        words = self.model.lattice(source, self.count + 2, self.smoothing).tokens
+        special = self.model.special
+        always = to_device([special.pad, special.eos, special.unk], words.device)
+        return torch.cat([words.flatten(), always]).unique()
 
 
 def gather_words(source: Tensor, special: Special) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ def searches(
         session.decode(generator, sample)
         source = sample["net_input"]["src_tokens"][0].tolist()
         search = generator.searches[0]
-        yield sample["id"].item(), source, search, generator.ranked(search)
+        yield sample["id"].item(), source, search, search.ranked
 
 
 def trace(

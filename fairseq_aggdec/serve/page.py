@@ -48,7 +48,7 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
                 generator.keeps_trees = False
             words = translator.task.source_dictionary, translator.task.target_dictionary
             for search in generator.searches:
-                given = source.tolist(), search, generator.ranked(search), words
+                given = source.tolist(), search, search.ranked, words
                 traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
         elif isinstance(generator, DraftAndVerifyGenerator) and generator.verified:
             best, traces = recorded(translator, source)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.lattice.shortlist import Shortlist
+from fairseq_aggdec.lattice.candidates import Shortlist
 from tests.equality.test_blockwise import headed
 from tests.random_models import random_tables
 from tests.support import (

@@ -104,9 +104,9 @@ def test_a_worker_that_is_refused_fails() -> None:
 def test_drafters_forget() -> None:
     dictionary = make_dictionary()
     drafter = InputCopyDrafter(dictionary, dictionary, "aligned")
-    drafter.draft_length.chances.total.add(1000, 1000)
+    drafter.draft_length.total.add(1000, 1000)
     workers.forget(drafter)
-    assert drafter.draft_length.chances.total.weight < 3
+    assert drafter.draft_length.total.weight < 3
     workers.forget(object())  # stock fairseq's generator has nothing to forget
 
 

@@ -158,7 +158,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
     for known in (long, short):
         known.start(1, "cpu")
         known.observe([1], [0])
-        assert known.chances.total.weight == pytest.approx(MEMORY + 1)
+        assert known.total.weight == pytest.approx(MEMORY + 1)
 
 
 def test_what_pays_does_not_rest() -> None:

@@ -286,7 +286,7 @@ def test_where_nothing_is_copied_the_text_is_not_even_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drafter, state = started([[A, B, C]])
-    drafter.draft_length.chances.total.add(0.0, 1e6)
+    drafter.draft_length.total.add(0.0, 1e6)
     sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
     unused: Any = SimpleNamespace(compiled=False)
     with monkeypatch.context() as patched:

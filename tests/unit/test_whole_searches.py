@@ -304,7 +304,7 @@ def random_length(chance: random.Random) -> Callable[[], CopyLength]:
     def made() -> CopyLength:
         draft_length = CopyLength() if kind else FixedCopyLength(limit)
         for drafted, share in seen if kind == 1 else ():
-            draft_length.chances.learn([drafted], [int(share * drafted)])
+            draft_length.learn([drafted], [int(share * drafted)])
         return draft_length
 
     return made
@@ -361,7 +361,7 @@ def greedy_case(seed: int) -> None:
         other = drafter()
         assert verdict is not None
         other.observe_batch(verdict)
-        assert vars(other.draft_length.chances.total) == vars(told.draft_length.chances.total)
+        assert vars(other.draft_length.total) == vars(told.draft_length.total)
     by_index = sorted(expected.finished, key=lambda row: row.index)
     assert [row.tokens for row in found.finished] == [row.tokens for row in by_index]
     assert [row.iterations for row in found.finished] == [row.iterations for row in by_index]

@@ -99,7 +99,7 @@ class CopyDrafter(DeviceDrafter):
             return NO_COPIES
         if type(self.draft_length) not in (CopyLength, FixedCopyLength):
             return None
-        draft_length, total = self.draft_length, self.draft_length.chances.total
+        draft_length, total = self.draft_length, self.draft_length.total
         texts, first = (
             [text.tokens for text in self.texts],
             (draft_length.probing, draft_length.unknown),
@@ -134,7 +134,7 @@ class CopyDrafter(DeviceDrafter):
         return self.on_device.block(board, owners, rows, shape.width - 1)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.draft_length.chances.learn(verdict.drafted, verdict.accepted)
+        self.draft_length.learn(verdict.drafted, verdict.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:

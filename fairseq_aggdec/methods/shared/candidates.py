@@ -4,8 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.lattice.candidates import CandidateModel
-from fairseq_aggdec.lattice.shortlist import Shortlist
+from fairseq_aggdec.lattice.candidates import CandidateModel, Shortlist
 from fairseq_aggdec.methods.options.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, in_fp32
+from fairseq_aggdec.options.hypotheses import Hypothesis, in_fp32
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypotheses
-from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
+from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # A batch and the verifier -> the text of each sentence.
 Texts = Callable[[Mapping[str, Any], Verifier], Copies]
-# The trees that the sentences of a batch have in the end, or their outputs alone.
-Found = list[SearchedTree] | Outputs
 
 
 class BeamGenerator(CachedGenerator):
@@ -78,7 +76,7 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
-    def _decode(self, batch: Batch) -> Found:
+    def _decode(self, batch: Batch) -> Outputs:
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             capacity = self.beam_size * limits.capacity
@@ -89,7 +87,7 @@ class BeamGenerator(CachedGenerator):
         with self.counters.clock("verify"):
             given = self.options, limits, batch.start, batch.prefixes
             outputs = loop.decode(*given, self.counters, self.watch)
-        return self._with_trees(outputs, loop.trees)
+        return self._kept(outputs, loop.trees)
 
     @property
     def _is_seen(self) -> bool:
@@ -111,14 +109,13 @@ class BeamGenerator(CachedGenerator):
             loop = self.device_loop = BeamLoop(self.verifier)
         return loop
 
-    def _with_trees(self, outputs: Outputs, trees: Callable[[], list[SearchedTree]]) -> Found:
-        """The outputs of a batch, or its trees where somebody looks at them."""
-        if not (self.keeps_trees or self.retain_history):
-            return outputs
-        self.searches = found = trees()
-        return found
+    def _kept(self, outputs: Outputs, trees: Callable[[], list[SearchedTree]]) -> Outputs:
+        """The outputs of a batch, whose trees are kept if somebody looks at them."""
+        if self.keeps_trees or self.retain_history:
+            self.searches = trees()
+        return outputs
 
-    def _compiled(self, batch: Batch, limits: Limits) -> Found:
+    def _compiled(self, batch: Batch, limits: Limits) -> Outputs:
         library = self._library(batch, limits)
         library.ask()
         whole = self.search_type is WindowByWindow and not library.expects_heads
@@ -135,7 +132,7 @@ class BeamGenerator(CachedGenerator):
         outputs = library.outputs(self.counters)
         if decoder is not None:
             self.counters.calls += outputs.found.calls
-        return self._with_trees(outputs, library.trees)
+        return self._kept(outputs, library.trees)
 
     def _library(self, batch: Batch, limits: Limits) -> BeamLibrary:
         """The search of a batch, with what it drafts from."""
@@ -149,29 +146,15 @@ class BeamGenerator(CachedGenerator):
                 texts = self.texts(batch.sample, self.verifier)
         return BeamLibrary(self.options, limits, batch.start, batch.prefixes, texts, budget)
 
-    def _hypotheses(self, done: Found) -> list[list[Hypothesis]]:
-        if isinstance(done, Outputs):
-            ranked = [as_stock_sorts(found) for found in hypotheses(done, self.options)]
-        else:
-            ranked = [self.ranked(search) for search in done]
+    def _hypotheses(self, done: Outputs) -> list[list[Hypothesis]]:
+        ranked = [as_stock_sorts(found) for found in hypotheses(done, self.options)]
         if [] in ranked:  # whatever may come is impossible
             raise NonFiniteError(ranked.index([]))
+        for search in self.searches:
+            search.ranked = ranked[search.index]
+            for one in search.ranked if self.retain_history else ():
+                one["history"] = [{"tokens": torch.tensor(seen)} for seen in search.history]
         return ranked
-
-    def ranked(self, search: SearchedTree) -> list[Hypothesis]:
-        """All hypotheses of a finished search, best first."""
-        return as_stock_sorts([self._hypothesis(search, ending) for ending in search.endings])
-
-    def _hypothesis(self, search: SearchedTree, ending: Ending) -> Hypothesis:
-        tree, path = search.tree, search.tree.path(ending.node)[1:]
-        totals = [*map(tree.totals.__getitem__, path), ending.total]
-        gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
-        score = self.options.score(ending.total, len(totals))
-        if search.source_length is not None and len(path) > search.source_length:
-            score = -torch.inf
-        tokens = torch.tensor([*(tree.tokens[node] for node in path), self.eos])
-        history = search.history if self.retain_history else ()
-        return hypothesis(tokens, in_fp32(gains), in_fp32(score), search.calls, history)
 
 
 def _show(watch: Callable[[Sequence[SearchedTree]], None], library: BeamLibrary) -> None:

@@ -116,7 +116,6 @@ class BeamLibrary(WholeSearch):
             asked,
             numbers(view.gains, view.calls),
             {node for node in placed if reasons[node]},
-            None if self.lengths is None else self.lengths[index],
         )
 
     @property

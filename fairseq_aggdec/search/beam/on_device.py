@@ -55,9 +55,8 @@ class BeamLoop(AheadLoop):
         self.board.set(limits, start, prefixes)
         self.order, self.left, self.longest = list(range(count)), count, limits.longest + 1
         self.watch, self.start = watch, start
-        self.lengths = limits.ends if limits.exact else None
         steps = self._run(count, 0, counters)
-        found = DeviceOutputs(self.board, self.order, self.lengths, steps)
+        found = DeviceOutputs(self.board, self.order, limits, steps)
         found.count(counters)
         return found
 
@@ -98,8 +97,7 @@ class BeamLoop(AheadLoop):
     def _tree(self, index: int, rounds: int, flag: int, *written: Any) -> SearchedTree:
         """The tree of a sentence; ``written`` is its row of the board's fields of the same names."""
         words, parents, totals, count, nodes, ends = written
-        length = None if self.lengths is None else self.lengths[index]
-        search = SearchedTree(index, Tree([ROOT], [self.start]), source_length=length)
+        search = SearchedTree(index, Tree([ROOT], [self.start]))
         tree, of_slot = search.tree, [{0: ROOT}]  # of each depth, the node of each slot
         for step in range(rounds):
             search.asked.append([node for _, node in search.active])
@@ -131,7 +129,7 @@ class DeviceOutputs(Outputs):
     Args:
         board: whose sentences have ended.
         order: the sentence of each row.
-        lengths: of the outputs, where these are given; else None.
+        limits: lengths of the outputs.
         steps: how many the device has done.
 
     Attributes:
@@ -141,10 +139,8 @@ class DeviceOutputs(Outputs):
         NonFiniteError: the model gave no numbers where the search needs them.
     """
 
-    def __init__(
-        self, board: BeamBoard, order: Sequence[int], lengths: list[int] | None, steps: int
-    ):
-        self.lengths = lengths
+    def __init__(self, board: BeamBoard, order: Sequence[int], limits: Limits, steps: int):
+        self.lengths = limits.ends if limits.exact else None
         count, rows = len(order), torch.tensor(order).argsort()  # the row of each sentence
         states = [x[:count] for x in (board.ends, board.nodes, board.count, board.rounds)]
         states += [x[:count, :steps] for x in (board.totals, board.words, board.parents)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fairseq_aggdec.options.hypotheses import Hypothesis
+
 ROOT = 0
 # (sum of log-probabilities in nats, node)
 Prefix = tuple[float, int]
@@ -83,7 +85,7 @@ class SearchedTree:
         asked: the prefixes that each call of the decoder evaluated.
         gains: by how many tokens the hypotheses grew after each call.
         ahead: prefixes that were evaluated before the search waited for them.
-        source_length: of the source where the output must match it, else None.
+        ranked: all hypotheses of a finished search, best first, as the generator has returned them.
     """
 
     index: int
@@ -94,7 +96,7 @@ class SearchedTree:
     asked: list[list[int]] = field(default_factory=list)
     gains: list[int] = field(default_factory=list)
     ahead: Collection[int] = ()
-    source_length: int | None = None
+    ranked: list[Hypothesis] = field(default_factory=list)
 
     @property
     def active(self) -> list[Prefix]:

@@ -88,7 +88,11 @@ class Bookkeeping:
         shown, outputs, length = asked
         logits = logits.float()
         log_probs = logits.log_softmax(-1)
-        self.apply_rules(board, rows, logits, outputs, shown)
+        written = None
+        if self.rules.no_repeat_ngram_size:
+            written = board.tokens.index_select(0, rows.owners).scatter_(1, outputs, shown)
+        forced = board.forced(rows.owners, outputs)
+        self.rules.apply_on_device(logits, outputs, rows, written, forced)
         if length is None:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
             checked = kept = None
@@ -98,17 +102,10 @@ class Bookkeeping:
             if features is not None:
                 self._remember(board, rows, features, stood)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
-        self.commit(board, rows, emitted, kept, scores, checked)
-
-    def apply_rules(
-        self, board: Board, rows: Rows, logits: Tensor, outputs: Tensor, shown: Tensor | None
-    ) -> None:
-        """Hides in the logits (R W, V) what must not follow what is shown (R, W) at ``outputs`` (R, W)."""
-        written = None
-        if self.rules.no_repeat_ngram_size and shown is not None:
-            written = board.tokens.index_select(0, rows.owners).scatter_(1, outputs, shown)
-        forced = board.forced(rows.owners, outputs)
-        self.rules.apply_on_device(logits, outputs, rows, written, forced)
+        goes_on = ~rows.ended.unsqueeze(1)
+        kept = goes_on if kept is None else kept & goes_on
+        ended = (kept & (emitted == self.rules.eos)).any(1)
+        board.commit(rows, emitted, kept, scores, checked, ended)
 
     def _take(
         self, logits: Tensor, shown: Tensor, length: Tensor, alone: bool
@@ -134,18 +131,3 @@ class Bookkeeping:
         features = features.view(len(rows.owners), -1, board.features.size(1))
         places = torch.arange(len(rows.owners), device=stood.device)
         board.features.index_copy_(0, rows.owners, features[places, stood])
-
-    def commit(
-        self,
-        board: Board,
-        rows: Rows,
-        emitted: Tensor,
-        kept: Tensor | None,
-        scores: Tensor,
-        checked: tuple[Tensor, Tensor] | None,
-    ) -> None:
-        """As :meth:`Board.commit`; ``kept`` is of rows that go on, None for all of them."""
-        goes_on = ~rows.ended.unsqueeze(1)
-        kept = goes_on if kept is None else kept & goes_on
-        ended = (kept & (emitted == self.rules.eos)).any(1)
-        board.commit(rows, emitted, kept, scores, checked, ended)

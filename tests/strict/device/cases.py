@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.lattice.shortlist import Shortlist
+from fairseq_aggdec.lattice.candidates import Shortlist
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import (
