@@ -20,7 +20,7 @@ from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
 from fairseq_aggdec.drafters.trees import Grow
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_form, renewed
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, packed_encoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.plain.support import can_read, decoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
@@ -273,7 +273,7 @@ class NarDrafter(ModelDrafter):
             if in_place and isinstance(old, CachedSlots) and old.reader.renew(slots.reader):
                 slots = old
                 if not model.shares_encoder:
-                    self.encoder = renewed(encoder, encoder_form(model.encoder, self.precision))
+                    self.encoder = packed_encoder(model.encoder, self.precision, encoder)
             self.slots, packed = slots, slots.reader.packed
         self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
@@ -284,9 +284,8 @@ class NarDrafter(ModelDrafter):
     def _read(self, net_input: Mapping[str, Tensor]) -> None:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
             if self.encoder is None:
-                self.encoder = encoder_form(self.model.encoder, self.precision)
-            encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
-            self.slots.read(self.encoder, encoder_input)
+                self.encoder = packed_encoder(self.model.encoder, self.precision)
+            self.slots.read(self.encoder, net_input)
             return
         (member,) = self.verifier.members
         if member.model is not self.verifier_model:

@@ -225,8 +225,8 @@ class CachedSlots:
         flat, starts, widths, blocks = self._where(prefixes, size)
         end = max(map(operator.add, starts, widths))
         self.reader.reserve(end, end)
-        said = compiled.say_where(starts, widths, blocks, flat, (), end, self.embedding.table)
-        compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)
+        said = compiled.set_tokens(starts, widths, blocks, flat, (), end, self.embedding.table)
+        compiled.set_memory(cache.entries, cache.memory, cache.memory_mask)
         step, rows = compiled.step, len(starts)
         step.mask = step.seen = None
         step.causal, step.wanted = True, size

@@ -116,17 +116,17 @@ class CompiledLayers:
             if isinstance(window, TreeWindow):
                 depths = window.host_depths
         where = window.starts, window.widths, window.block_starts or (), tokens, depths
-        said = self.say_where(*where, window.end, positions)
+        said = self.set_tokens(*where, window.end, positions)
         # What needs a mask is not embedded here.
         causal = own_mask is None and (bool(tokens) or not needs_mask(window, None))
-        self._say_what_is_seen(window, own_mask, causal)
-        self.say_what_is_kept(cache, memory, memory_mask)
+        self._set_visible(window, own_mask, causal)
+        self.set_memory(cache, memory, memory_mask)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
         del said  # until here: the step points to it
         return x
 
-    def say_where(
+    def set_tokens(
         self,
         starts: Sequence[int],
         widths: Sequence[int],
@@ -151,19 +151,19 @@ class CompiledLayers:
         step.end, step.threads = end, torch.get_num_threads()
         return said
 
-    def say_what_is_kept(self, cache: Tensor, memory: Memory, memory_mask: Tensor | None) -> None:
+    def set_memory(self, cache: Tensor, memory: Memory, memory_mask: Tensor | None) -> None:
         """Writes into the step what is read beside the window; arguments as for :meth:`decode`."""
         step = self.step
         if cache is not self.cache:
             self.cache, step.cache = cache, cache.data_ptr()
             step.cache_layer, step.cache_row, _, _ = cache.stride()
         if memory is not self.memory:
-            self._remember(memory)
+            self._set_source(memory)
         step.memory_mask = None
         if memory_mask is not None:
             step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
 
-    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None, causal: bool) -> None:
+    def _set_visible(self, window: Window, own_mask: Tensor | None, causal: bool) -> None:
         """Writes into the step what each slot sees; what that points to is kept there, but for the mask."""
         step = self.step
         step.mask = step.seen = None
@@ -175,7 +175,7 @@ class CompiledLayers:
         elif isinstance(window, TreeWindow):
             step.seen, step.seen_bytes = window.places()
 
-    def _remember(self, memory: Memory) -> None:
+    def _set_source(self, memory: Memory) -> None:
         step, self.memory = self.step, memory
         if isinstance(memory, Tensor):
             layers, _, step.sources, _ = memory.shape

@@ -45,16 +45,18 @@ class FastLayer:
         self.pre_norm = bool(layer.normalize_before)
         self.feed_forward = FastFeedForward(layer, product)
 
-    def fit(self, products: Sequence[Any], norms: Sequence[FastNorm]) -> bool:
+    def fusible_with(self, products: Sequence[Any], norms: Sequence[FastNorm]) -> bool:
         """Whether the fused products of a GPU can compute the layer, which has these products and norms more."""
         own, block, precision = self.own_norm, self.feed_forward, self.precision
-        if block.activation is not None or not all(one.fits for one in (own, block.norm, *norms)):
+        if block.activation is not None or not all(
+            one.fusible for one in (own, block.norm, *norms)
+        ):
             return False
         dtype, (channels,) = own.weight.dtype, own.shape
         if precision.strict or (precision.tf32 and dtype is torch.float32):  # cuBLAS's
             return False
         products = [self.qkv, self.own_out, block.expand, block.contract, *products]
-        fit = all(isinstance(one, FastLinear) and one.fits(dtype) for one in products)
+        fit = all(isinstance(one, FastLinear) and one.fusible(dtype) for one in products)
         return fit and channels <= MOST_NORMED[dtype]
 
 
@@ -248,19 +250,19 @@ def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
     }
 
 
-def encoder_form(encoder: Any, precision: Precision) -> "FastEncoder | StockEncoder":
-    """A :class:`FastEncoder` if all layers are stock, else a :class:`StockEncoder`."""
-    fast = encoder_gap(encoder) is None
-    return FastEncoder(encoder, precision) if fast else StockEncoder(encoder)
-
-
-def renewed(
-    old: "FastEncoder | StockEncoder | None", new: "FastEncoder | StockEncoder"
+def packed_encoder(
+    encoder: Any, precision: Precision, old: "FastEncoder | StockEncoder | None" = None
 ) -> "FastEncoder | StockEncoder":
-    """The old encoder with the new one's weights if shapes agree (captured graphs read it), else the new one."""
-    if isinstance(old, FastEncoder) and isinstance(new, FastEncoder) and old.renew(new):
-        return old
-    return new
+    """A :class:`FastEncoder` if all layers are stock, else a :class:`StockEncoder`.
+
+    Args:
+        old: of the same encoder before its weights changed in place; captured graphs read its memory. It is given the
+            new weights and returned, if shapes agree.
+    """
+    if encoder_gap(encoder) is not None:
+        return StockEncoder(encoder)
+    new = FastEncoder(encoder, precision)
+    return old if isinstance(old, FastEncoder) and old.renew(new) else new
 
 
 class StockEncoder:
@@ -270,7 +272,8 @@ class StockEncoder:
         self.encoder = encoder
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        out: EncoderOut = self.encoder.forward_torchscript(net_input)
+        given = {name: part for name, part in net_input.items() if name != "prev_output_tokens"}
+        out: EncoderOut = self.encoder.forward_torchscript(given)
         masks = out.get("encoder_padding_mask") if isinstance(out, dict) else None
         if isinstance(masks, list) and masks and not bool(masks[0].any()):
             out["encoder_padding_mask"] = []

@@ -129,7 +129,7 @@ class FastLinear:
         assert self.transposed is not None
         return x.addmm_(y, self.transposed)
 
-    def fits(self, dtype: torch.dtype) -> bool:
+    def fusible(self, dtype: torch.dtype) -> bool:
         """Whether :meth:`fused` can compute it on a GPU, for numbers of that kind."""
         weight = self.transposed
         return weight is not None and weight.dtype is dtype and readable(weight.t())
@@ -210,12 +210,12 @@ class FastNorm:
 
     @property
     def parameters(self) -> Norm:
-        """For the kernels of a GPU, if it :attr:`fits` them."""
+        """For the kernels of a GPU, if it is :attr:`fusible`."""
         assert self.bias is not None
         return Norm(self.weight, self.bias, self.eps)
 
     @property
-    def fits(self) -> bool:
+    def fusible(self) -> bool:
         """Whether the kernels of a GPU can compute it."""
         if self.weight is None or self.bias is None or len(self.shape) != 1:
             return False

@@ -12,8 +12,7 @@ from fairseq_aggdec.engine.encoder import (
     FastEncoder,
     StockEncoder,
     as_dtype_of,
-    encoder_form,
-    renewed,
+    packed_encoder,
     reorders_only,
 )
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
@@ -24,7 +23,7 @@ from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 
 logger = logging.getLogger(__name__)
 
-READ = {"src_tokens", "src_lengths"}  # what the fast form reads of a batch
+READ = {"src_tokens", "src_lengths", "prev_output_tokens"}  # a FastEncoder needs no other input
 
 
 class LeftToStock(Exception):
@@ -94,14 +93,13 @@ class Member:
         (packed if fast_decoder else others).append(model.decoder)
         # Before anything is read: what is written meanwhile is seen.
         watch = ModelWatch(packed, others)
-        encoder = encoder_form(model.encoder, precision)
         decoder = CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
         old: Any = vars(self).get("decoder")
         both = isinstance(old, CachedDecoder) and isinstance(decoder, CachedDecoder)
-        if in_place and both and old.graphs is not None and old.renew(decoder):
-            self.encoder = renewed(self.encoder, encoder)
-        else:
-            self.encoder, self.decoder = encoder, decoder
+        renewed = in_place and both and old.graphs is not None and old.renew(decoder)
+        old_encoder = self.encoder if renewed else None
+        self.encoder = packed_encoder(model.encoder, precision, old_encoder)
+        self.decoder = old if renewed else decoder
         self.watch = watch
 
     def forget(self) -> None:
@@ -122,13 +120,12 @@ class Member:
     def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes a batch and starts decoding it, with the weights as they were packed last."""
         rows, encoder = net_input["src_tokens"].size(0), self.encoder
-        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
-        if isinstance(encoder, FastEncoder) and encoder_input.keys() - READ:
+        if isinstance(encoder, FastEncoder) and net_input.keys() - READ:
             encoder = StockEncoder(self.model.encoder)  # it may read them, or refuse them
         if isinstance(self.decoder, CachedDecoder):
-            self.encoder_out = self.decoder.encode(encoder, encoder_input, capacity)
+            self.encoder_out = self.decoder.encode(encoder, net_input, capacity)
         else:
-            self.encoder_out = encoder(encoder_input)
+            self.encoder_out = encoder(net_input)
             if isinstance(encoder, FastEncoder):
                 like = next(self.model.decoder.parameters())
                 self.encoder_out = as_dtype_of(self.encoder_out, like)
@@ -150,7 +147,7 @@ class Member:
             )
         elif self.prefixes_unchecked and isinstance(self.decoder, PrefixDecoder):
             self.prefixes_unchecked = False
-            if doubt := self.decoder.doubt():
+            if doubt := self.decoder.mismatch():
                 self.stock_only = f"{self.decoder_gap}, {doubt}"
 
 

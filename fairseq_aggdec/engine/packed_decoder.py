@@ -102,7 +102,7 @@ class DecoderLayer(FastLayer):
             cache: (B, capacity, 2C), written in place.
             seen: see :meth:`seen`.
             memory, memory_mask: (2, B, H, S, D) of the source; additive, (B, 1, 1, S), or None.
-            fused: in 8 launches of a GPU, if the layer :attr:`fits`.
+            fused: in 8 launches of a GPU, if the layer is :attr:`fusible`.
 
         Returns:
             (N, C), without the layer's last norm where norms follow.
@@ -122,9 +122,9 @@ class DecoderLayer(FastLayer):
         return add(block.contract, x, block.activated(hidden), fused)
 
     @property
-    def fits(self) -> bool:
+    def fusible(self) -> bool:
         """Whether the fused products of a GPU can compute it."""
-        return self.fit([self.cross_q, self.cross_out], [self.cross_norm])
+        return self.fusible_with([self.cross_q, self.cross_out], [self.cross_norm])
 
     def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Sight | None:
         """What the slots of a window see, as :meth:`attend_own` reads it: a mask for PyTorch's attention."""
@@ -272,7 +272,7 @@ class PackedDecoder:
     Attributes:
         compiled: all layers in one call of the compiled library; None where it cannot run them.
         span: how many positions back a position sees (the local attention of image Transformers); None: all.
-        fits: the kernels of a GPU can run the layers for few rows.
+        fusible: the kernels of a GPU can run the layers for few rows.
     """
 
     def __init__(
@@ -293,8 +293,8 @@ class PackedDecoder:
         if on_gpu and placements == {False}:
             self.embedding.fold_biases(self.layers)
         self.norm = optional_norm(decoder.layer_norm)
-        fit = all(layer.fits for layer in self.layers) and (self.norm is None or self.norm.fits)
-        self.fits = on_gpu and fit and len(placements) == 1
+        parts: list[Any] = [*self.layers, *([] if self.norm is None else [self.norm])]
+        self.fusible = on_gpu and all(one.fusible for one in parts) and len(placements) == 1
         self.compiled = compile_layers(self.layers, self.norm, self.embedding.form())
         self.project_vocabulary = linear([decoder.output_projection], precision)
         self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
@@ -360,7 +360,7 @@ class PackedDecoder:
             memory_mask: additive, (B, 1, 1, S), or None.
         """
         seen = self.layers[0].seen(x, window, self.span) if self.layers else None
-        few = self.fits and len(x) <= MOST_ROWS and not window.alone
+        few = self.fusible and len(x) <= MOST_ROWS and not window.alone
         few = few and operators.usable(x.device, products.PROBES[x.dtype])
         given = window, cache, seen, memory, memory_mask
         return run_layers(self.layers, x, self.norm, *given, fused=few)

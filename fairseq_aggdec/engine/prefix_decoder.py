@@ -55,7 +55,7 @@ class PrefixDecoder:
             )
         return output[0][window.row_of, window.positions]
 
-    def doubt(self) -> str | None:
+    def mismatch(self) -> str | None:
         """Why recomputing prefixes may give other numbers than stock's decoding token by token; None: it does not.
 
         Layers may keep a state, or depend on the number of positions. Made-up prefixes of the current batch are tried.

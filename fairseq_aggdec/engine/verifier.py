@@ -139,7 +139,7 @@ class Verifier:
                 member.log_once(f"left to stock fairseq: {reason}")
                 raise LeftToStock(reason)
 
-    def fits(self, models: Sequence[nn.Module], precision: Precision) -> bool:
+    def is_for(self, models: Sequence[nn.Module], precision: Precision) -> bool:
         """Whether this verifier was built of these models with this precision."""
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))

@@ -75,7 +75,7 @@ class Request:
         if not issubclass(kind, BeamGenerator):
             values["beam_size"] = 1
         models = list(stock.model.models)
-        if task.verifier is not None and not task.verifier.fits(models, values["precision"]):
+        if task.verifier is not None and not task.verifier.is_for(models, values["precision"]):
             task.verifier = None
         generator = kind(models, stock.tgt_dict, verifier=task.verifier, **values)
         task.verifier = generator.verifier

@@ -185,7 +185,7 @@ class CachedGenerator(SequenceGenerator):
         """The lock of the verifier, taken. One of our own takes its place where somebody else uses it, or where the
         generator has got other models."""
         models = list(self.model.models)
-        if not self.verifier.fits(models, self.precision):
+        if not self.verifier.is_for(models, self.precision):
             self.verifier = self._build_verifier(models, self.precision)
         lock = one_thread(self.verifier)
         if not lock.take():

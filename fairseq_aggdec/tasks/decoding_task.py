@@ -136,7 +136,7 @@ class DecodingTask(Hooks):
         request = Request(settings, self, models, args, stock, extra)
         how = precision(settings)
         known = (one for one in (self.verifier, *self.reusable.verifiers()) if one is not None)
-        fitting = next((one for one in known if one.fits(models, how)), None)
+        fitting = next((one for one in known if one.is_for(models, how)), None)
         request.known = fitting is not None
         self.verifier = fitting or self.verifier
         if not request.known:

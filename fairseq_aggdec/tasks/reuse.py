@@ -65,7 +65,7 @@ class ReusableGenerator:
         """Whether the other one has a newer packed copy of the same models in the same precision."""
         own, new = self.generator.verifier, other.generator.verifier
         models = [member.model for member in new.members]
-        return own is not new and own.fits(models, new.precision)
+        return own is not new and own.is_for(models, new.precision)
 
 
 class ReusableGenerators:

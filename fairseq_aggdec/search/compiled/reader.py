@@ -65,7 +65,7 @@ class CompiledReader:
         """For the given numbers of places of a row and of positions."""
         cache, embedding = self.decoder.cache, self.decoder.embedding
         cache.reserve(end)
-        self.compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)
+        self.compiled.set_memory(cache.entries, cache.memory, cache.memory_mask)
         self.struct.places = cache.capacity
         self.compiled.step.positions = None
         if embedding.positioned:
