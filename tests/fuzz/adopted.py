@@ -187,7 +187,7 @@ def altered_sample(chance: random.Random, sample: Any, place: Place, pad: int, e
     net_input = sample["net_input"]
     if chance.random() < 0.15:
         sample.pop("id", None)
-    if place.language_support:
+    if place.speech:
         return sample
     tokens = net_input["src_tokens"]
     kind = chance.random()
@@ -284,7 +284,7 @@ class Case:
         if chance.random() < 0.1:
             self.own["low_memory"] = True
         self.by = chance.choice(("task", "task", "generator", "hub"))
-        if self.by == "hub" and (self.place.language_support or self.name.startswith("multi")):
+        if self.by == "hub" and (self.place.speech or self.name.startswith("multi")):
             self.by = "task"  # stock's hub fails
         self.dtype = torch.float32
         if chance.random() < 0.15:

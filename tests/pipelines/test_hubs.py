@@ -204,8 +204,8 @@ def adopted(data: Path, tmp_path: Path) -> Any:
 
 def test_weights_are_packed_once(adopted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    look = Member._look
-    monkeypatch.setattr(Member, "_look", lambda self: (made.append(self), look(self))[1])
+    look = Member._inspect
+    monkeypatch.setattr(Member, "_inspect", lambda self: (made.append(self), look(self))[1])
     tokens = tokens_of(adopted)
     first = adopted.generate(tokens, **HOW)
     packed = len(made)
@@ -225,8 +225,8 @@ def test_calls_in_two_precisions_pack_weights_once_each(
     adopted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    look = Member._look
-    monkeypatch.setattr(Member, "_look", lambda self: (made.append(self), look(self))[1])
+    look = Member._inspect
+    monkeypatch.setattr(Member, "_inspect", lambda self: (made.append(self), look(self))[1])
     tokens = tokens_of(adopted)
     for more in ({}, {"low_memory": True}):
         adopted.generate(tokens, **HOW | more)
