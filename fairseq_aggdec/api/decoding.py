@@ -87,7 +87,7 @@ class BatchDecoder:
         self.own = LoadedOptions.of(self.decoding, generator)
         # Source and target language; reading a configuration is slow.
         self.language_support = Languages(task, whole or models)
-        self.pair = self.language_support.own
+        self.languages = self.language_support.own
         self.longest, self.longest_target = self.language_support.longest()
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], BatchDecoder] | None = None  # set by from_pretrained

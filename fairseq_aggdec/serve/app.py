@@ -112,7 +112,7 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
         own = self.translator
-        asked = libre.read(await self.fields(request), own.pair, own.language_support.all)
+        asked = libre.read(await self.fields(request), own.languages, own.language_support.all)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
         jobs = [WaitingJob(line, options) for line in asked.lines if line.strip()]

@@ -16,7 +16,7 @@ from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 def whole(translator: Translator, keys: bool) -> str:
     """The page as HTML, which loads nothing else; ``keys``: the service asks for a key."""
-    source, target = translator.pair
+    source, target = translator.languages
     page = templates().get_template("serve.html")
     return page.render(
         title="Translate",
