@@ -15,13 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
+from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import BlockDraft, Draft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 logger = logging.getLogger(__name__)
@@ -87,18 +88,16 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         read = rows_at(self.features, self.places)  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
         last = to_device(last_tokens(state), state.device)
-        if (proposer := self.proposer) is not None:
+        heads, how = self.verifier.heads, self.proposing
 
-            def propose(slots: int) -> Grow:
-                heads, how = self.verifier.heads, self.proposing
-                features = heads.proposed_features(read, slots + 1, how, last)
-                return functools.partial(proposer.grow, features)
+        def grow(proposer: Proposer, slots: int) -> Grow:
+            features = heads.proposed_features(read, slots + 1, how, last)
+            return functools.partial(proposer.grow, features)
 
-            return self.compiled(propose, size, state, room)
-        if self.trees is None:
-            return BlockDraft(self._proposed(read, last, size), room)
-        features, logits = self.verifier.heads.propose(read, size + 1, self.proposing, last)
-        return self.grown(self.trees, features, logits, last, room, state.eos)
+        def slots(count: int) -> tuple[Tensor, Tensor, Tensor]:
+            return *heads.propose(read, count + 1, how, last), last
+
+        return self.drafted(state, size, room, grow, slots)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
@@ -111,13 +110,8 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
         last = None if self.chain is None else board.tokens[owners, rows.base]
-        return self._proposed(features, last, shape.width - 1)
-
-    def _proposed(self, features: Tensor, last: Tensor | None, size: int) -> Tensor:
-        """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together; None
-        where neither a chain nor layers hear them."""
-        features, logits = self.verifier.heads.propose(features, size + 1, self.proposing, last)
-        return self.chosen(features, logits, last)
+        logits = self.verifier.heads.propose(features, shape.width, self.proposing, last)
+        return self.chosen(*logits, last)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         assert verdict.output is not None

@@ -1,4 +1,4 @@
-"""What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
+"""What drafters that are models share: how much they draft, from slots to blocks and trees, what they learn."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,7 +18,14 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import AS_VERIFIED, BatchVerdict, Draft, Proposing, Verdict
+from fairseq_aggdec.windows.draft import (
+    AS_VERIFIED,
+    BatchVerdict,
+    BlockDraft,
+    Draft,
+    Proposing,
+    Verdict,
+)
 
 
 class ModelDrafter(DeviceDrafter):
@@ -78,36 +85,45 @@ class ModelDrafter(DeviceDrafter):
             vocabulary = packed.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)
 
-    def compiled(
-        self, propose: Callable[[int], Grow], size: int, state: DecodeState, room: Sequence[int]
+    def drafted(
+        self,
+        state: DecodeState,
+        size: int,
+        room: Sequence[int],
+        grow: Callable[[Proposer, int], Grow],
+        slots: Callable[[int], tuple[Tensor, Tensor, Tensor | None]],
     ) -> Draft:
-        """A draft made in the compiled library.
+        """The draft of one call of the model: a tree or a path per row.
 
         Args:
-            propose: a number of slots -> what grows trees of them.
             size: slots that may be filled.
             room: of each row's slots those that there is room for.
+            grow: a number of slots -> what grows trees of them in the compiled library.
+            slots: the same where there is no :class:`Proposer`: their features (B, k, C) and logits (B, k, M), and the
+                last tokens (B,), which only a chain hears.
         """
-        trees = self.trees or _paths(size)
-        return trees.compiled(propose(trees.slots(size)), last_tokens(state), room, state.eos)
-
-    def grown(
-        self,
-        trees: TreeGrower,
-        features: Tensor,
-        logits: Tensor,
-        last: Tensor | None,
-        room: Sequence[int],
-        eos: int,
-    ) -> Draft:
-        """Trees from features (B, k, C) and logits (B, k, M) of slots behind the last tokens (B,), which only a chain
-        hears."""
+        eos = state.eos
+        if self.proposer is not None:
+            trees = self.trees or _paths(size)
+            growing = grow(self.proposer, trees.slots(size))
+            return trees.compiled(growing, last_tokens(state), room, eos)
+        if self.trees is None:
+            return self._path(self.chosen(*slots(size)), room, eos)
+        features, logits, last = slots(self.trees.slots(size))
         if self.chain is None or last is None:
-            return trees.alone(logits, room, eos)
-        return trees.draft(*self.chain.pairs(features, logits, last), room, eos)
+            return self.trees.alone(logits, room, eos)
+        return self.trees.draft(*self.chain.pairs(features, logits, last), room, eos)
+
+    def _path(self, block: Tensor, room: Sequence[int], eos: int) -> Draft:
+        """A block (B, k) as a draft, up to ``</s>`` and no more than there is room for."""
+        if block.is_cuda:
+            # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
+            return BlockDraft(block, room)
+        rows = [tokens[:most] for tokens, most in zip(block.tolist(), room, strict=True)]
+        return Draft([row[: row.index(eos) + 1] if eos in row else row for row in rows])
 
     def chosen(self, features: Tensor, logits: Tensor, last: Tensor | None) -> Tensor:
-        """(B, k) int64, the likeliest block; arguments as for :meth:`grown`."""
+        """(B, k) int64, the likeliest block; arguments as :meth:`drafted` gets them of slots."""
         if self.chain is None or last is None:
             return first_largest(logits.flatten(0, 1)).view(logits.shape[:2])
         return self.chain.choose(features, logits, last)

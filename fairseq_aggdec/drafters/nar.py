@@ -34,7 +34,6 @@ from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
     BatchVerdict,
-    BlockDraft,
     Draft,
     Proposing,
     Verdict,
@@ -115,36 +114,24 @@ class NarDrafter(ModelDrafter):
         if any(room):
             self._begin()
             if self._is_well():
-                return self._drafted(state, block_size, room)
+                grow, slots = (
+                    functools.partial(self._grow, state),
+                    functools.partial(self._slots, state),
+                )
+                return self.drafted(state, block_size, room, grow, slots)
         return Draft([()] * len(room))
 
-    def _drafted(self, state: DecodeState, block_size: int, room: Sequence[int]) -> Draft:
-        """What the slots say, no more than there is ``room`` for."""
-        if self.proposer is not None:
-            propose = functools.partial(self._growing, self.proposer, state)
-            return self.compiled(propose, block_size, state, room)
-        last = self._last(state)
-        if self.trees is not None:
-            features = self._features(state, self.trees.slots(block_size))
-            logits = self.slots.slot_logits(features, self.proposing)
-            return self.grown(self.trees, features, logits, last, room, state.eos)
-        block = self._chosen(self._features(state, block_size), last)
-        if block.is_cuda:
-            # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
-            return BlockDraft(block, room)
-        drafts = []
-        for tokens, most in zip(block.tolist(), room, strict=True):
-            if state.eos in tokens:
-                del tokens[tokens.index(state.eos) + 1 :]
-            drafts.append(tokens[:most])
-        return Draft(drafts)
-
-    def _growing(self, proposer: Proposer, state: DecodeState, size: int) -> Grow:
+    def _grow(self, state: DecodeState, proposer: Proposer, size: int) -> Grow:
         """Grows trees of ``size`` slots, in one call with the decoder unless the features are looked at."""
         slots = self.slots
         if isinstance(slots, CachedSlots) and slots.grows and not self.finite_check.due:
             return functools.partial(slots.grow, proposer, self._prefixes(state), size)
         return functools.partial(proposer.grow, self._features(state, size))
+
+    def _slots(self, state: DecodeState, size: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features (B, k, C) and logits (B, k, M) of ``size`` slots, and the last tokens (B,) for a chain."""
+        features = self._features(state, size)
+        return features, self.slots.slot_logits(features, self.proposing), self._last(state)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
