@@ -245,7 +245,7 @@ class NarDrafter(ModelDrafter):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 
     def _refresh(self) -> None:
-        """Makes the fast forms of the parts, anew when the parameters have changed."""
+        """Packs encoder and slots, again when the parameters have changed."""
         if self.watch is not None and not self.watch.changed():
             return
         in_place = self.watch is not None and self.watch.in_place

@@ -49,7 +49,7 @@ def precision_name(model: Any) -> str:
 
 
 def in_fp32(module: Any, precision: Precision) -> tuple[Any, Precision]:
-    """What fast forms read of a module, and how they compute.
+    """The module that is packed, and the precision it computes in.
 
     A module in bfloat16 on a CPU, where the compiled library multiplies that: a copy of its parameters in fp32, and
     products that round their inputs to bfloat16. Between products nothing is rounded, and no row depends on others.

@@ -298,7 +298,7 @@ class Verifier:
         (member,) = self.members
         heads = member.decoder.heads
         if heads is None:
-            raise ValueError("the decoder has no block heads in their fast form")
+            raise ValueError("the decoder has no block heads, or is not packed")
         return heads
 
     def keep_rows(self, rows: Sequence[int]) -> None:
