@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -326,16 +325,6 @@ def test_an_answer_that_takes_too_long(translator: Translator, gate: Gate) -> No
             "POST", "/generate", json={"sentences": SENTENCES[1], "stream": True}
         ) as events:
             assert events.read() == b'event: error\ndata: {"error": "no answer within 0.2 s"}\n\n'
-
-
-def test_a_body_that_does_not_come(translator: Translator) -> None:
-    with live(translator, timeout=0.2) as client:
-        address = client.base_url.host, client.base_url.port or 0
-        with socket.create_connection(address, timeout=60) as connection:
-            connection.sendall(
-                b"POST /generate HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
-            )
-            assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_fault_is_no_one_elses(

@@ -52,6 +52,16 @@ def test_headers_that_do_not_come(translator: Translator) -> None:
         assert client.get("/health").status_code == 200
 
 
+def test_a_body_that_does_not_come(translator: Translator) -> None:
+    with live(translator, timeout=0.2) as client:
+        address = client.base_url.host, client.base_url.port or 0
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(
+                b"POST /generate HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
+            )
+            assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
+
+
 def test_what_is_no_http_is_refused_in_json(client: httpx.Client) -> None:
     refused = {"error": "the request is no valid HTTP"}
     for part in (b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n"):
