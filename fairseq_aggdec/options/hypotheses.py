@@ -9,7 +9,6 @@ from torch import Tensor
 from fairseq_aggdec.windows.transfer import sent
 
 Hypothesis = dict[str, Any]
-HOST = torch.device("cpu")  # PyTorch's default may be another
 
 
 def hypothesis(
@@ -42,7 +41,7 @@ def hypothesis(
 
 def in_fp32(numbers: float | list[float]) -> Tensor:
     """Scores as stock has them, whatever PyTorch's default is."""
-    return torch.tensor(numbers, dtype=torch.float32, device=HOST)
+    return torch.tensor(numbers, dtype=torch.float32)
 
 
 def are_hypotheses(found: Any) -> bool:

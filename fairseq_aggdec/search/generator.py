@@ -19,7 +19,7 @@ from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
 from fairseq_aggdec.engine.graphs.streams import Beside
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.options.hypotheses import HOST, Hypothesis, hypothesis, send_hypotheses
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.options.stock_generator import search_gap
 from fairseq_aggdec.search.acceptance import Acceptance
@@ -154,9 +154,9 @@ class CachedGenerator(SequenceGenerator):
                 batch = self._batch(sample, source, prefix_tokens, bos_token)
                 with torch.inference_mode():
                     done = self._decode(batch)
+                found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         finally:
             lock.give_back()
-        found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         if source.device.type != "cpu":
             send_hypotheses(found, source.device)
         return found
@@ -394,7 +394,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         check_scores(totals)
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
-            tokens = torch.tensor(row.tokens[1:], device=HOST)
+            tokens = torch.tensor(row.tokens[1:])
             score = self.options.score(total, len(row.tokens) - 1)
             found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
         return found

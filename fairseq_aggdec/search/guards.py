@@ -28,9 +28,15 @@ def or_stock(generate: Generate) -> Generate:
 
     @functools.wraps(generate)
     def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if "src_tokens" not in sample["net_input"]:
+        source = sample["net_input"].get("src_tokens")
+        if source is None:
             logger.info("left to stock fairseq: sources that are no src_tokens")
             return _as_stock(self, sample, *args, **kwargs)
+        if not source.numel():
+            shape = tuple(source.shape)
+            raise ValueError(
+                f"src_tokens of shape {shape}: a batch needs a sentence, and a sentence a token"
+            )
         # What was put onto it since it was built, or an argument that only stock reads.
         if self.may_leave_to_stock and (gap := self.gap() or _call_gap(*args, **kwargs)):
             logger.info("left to stock fairseq: %s", gap)

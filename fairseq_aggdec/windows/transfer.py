@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+HOST = torch.device("cpu")  # PyTorch's default may be another
+
 _NO_WORDS = array("q")
 
 

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.methods import gad as gad_method
@@ -118,3 +119,15 @@ def test_interleaved_decoding_of_a_model_that_writes_word_by_word(
     with caplog.at_level(logging.WARNING):
         generate(make_task("interleaved"), [make_model(make_task(), 5, arch)], SAMPLE, beam=3)
     assert ("--path writes one word per step" in caplog.text) == (arch == "transformer")
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+@pytest.mark.parametrize("decoding", ["beam", "iad"])
+def test_a_batch_of_nothing(decoding: str, shape: tuple[int, int]) -> None:
+    """Stock fairseq fails too, in the middle of its layers."""
+    source, task = torch.zeros(shape, dtype=torch.long), make_task(decoding)
+    sample = {"net_input": {"src_tokens": source}}
+    with pytest.raises(
+        ValueError, match=r"src_tokens of shape \(\d, \d\): a batch needs a sentence"
+    ):
+        generate(task, [make_model(task, 1)], sample)

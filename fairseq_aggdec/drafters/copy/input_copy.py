@@ -20,7 +20,7 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
-from fairseq_aggdec.windows.transfer import on_host
+from fairseq_aggdec.windows.transfer import HOST, on_host
 
 
 class CopyDrafter(DeviceDrafter):
@@ -199,7 +199,7 @@ def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
 
     ``unk`` maps to ``unk``: the source's unknown words are often unknown in the output too.
     """
-    mapped = torch.full((len(source),), NEVER_DRAFTED)
+    mapped = torch.full((len(source),), NEVER_DRAFTED, device=HOST)
     for index in range(len(source)):
         symbol = source[index]
         if symbol in target.indices:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_aggdec.engine.graphs.streams import Streams
+from fairseq_aggdec.windows.transfer import HOST
 
 
 def tf32_allowed() -> bool:
@@ -133,7 +134,7 @@ def decoding_on(
         tf32: products of fp32 may round to TF32.
     """
     autocast = torch.is_autocast_enabled(device.type)
-    if device.type == "cpu" and not autocast:
+    if device.type == "cpu" and not autocast and torch.get_default_device() == HOST:
         return _AS_IT_IS
     return _conditions(device, streams, tf32, autocast)
 
@@ -143,6 +144,8 @@ def _conditions(
     device: torch.device, streams: Streams, tf32: bool, autocast: bool
 ) -> Iterator[None]:
     with ExitStack() as stack:
+        if torch.get_default_device() != HOST:
+            stack.enter_context(HOST)
         if autocast:  # models compute in the precision of their weights
             stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.options.hypotheses import HOST, Hypothesis, hypothesis, in_fp32
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, in_fp32
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.tables import best_tokens
@@ -256,6 +256,6 @@ def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
             score = -torch.inf
-        output, steps = torch.tensor(tokens, device=HOST), outputs.rounds[owner]
+        output, steps = torch.tensor(tokens), outputs.rounds[owner]
         found[owner].append(hypothesis(output, in_fp32(scores), in_fp32(score), steps))
     return found
