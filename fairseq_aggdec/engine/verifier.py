@@ -178,7 +178,9 @@ class Verifier:
         most = min(*longest, self.strict or WARM_UP)
         device = next(model.parameters()).device
         with torch.inference_mode():
-            source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
+            paddings = {getattr(part, "padding_idx", None) for part in (model.encoder, model.decoder)}
+            word = min({0, 1, 2} - paddings)  # both dictionaries have it
+            source = torch.full((1, most), word, device=device)
             lengths = torch.full((1,), most, device=device)
             net_input = {"src_tokens": source, "src_lengths": lengths}
             restore = _random_numbers(device)  # an encoder may draw some

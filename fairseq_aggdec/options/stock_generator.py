@@ -126,6 +126,8 @@ def search_gap(generator: Any) -> str | None:
         return f"a repeat_ngram_blocker of type {type(generator.repeat_ngram_blocker).__name__}"
     if generator.pad != generator.tgt_dict.pad():
         return "another padding than that of the models"
+    if generator.pad in (generator.eos, generator.unk):
+        return "padding that is </s> or <unk> as well"
     if generator.beam_size >= generator.vocab_size - 1:
         # Where </s> may come first, stock then goes on with the hypothesis that it ended.
         return "a beam as large as the vocabulary"

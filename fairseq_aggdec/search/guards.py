@@ -38,7 +38,7 @@ def or_stock(generate: Generate) -> Generate:
                 f"src_tokens of shape {shape}: a batch needs a sentence, and a sentence a token"
             )
         # What was put onto it since it was built, or an argument that only stock reads.
-        if self.may_leave_to_stock and (gap := self.gap() or _call_gap(*args, **kwargs)):
+        if self.may_leave_to_stock and (gap := self.gap() or _call_gap(self.pad, *args, **kwargs)):
             logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
         try:
@@ -50,10 +50,11 @@ def or_stock(generate: Generate) -> Generate:
 
 
 def _call_gap(
-    prefix_tokens: Any = None, constraints: Any = None, bos_token: Any = None
+    pad: int, prefix_tokens: Any = None, constraints: Any = None, bos_token: Any = None
 ) -> str | None:
-    several = isinstance(bos_token, Tensor) and bos_token.numel() > 1
-    return "a bos_token for each hypothesis" if several else None
+    if isinstance(bos_token, Tensor) and bos_token.numel() > 1:
+        return "a bos_token for each hypothesis"
+    return "a bos_token that is padding" if bos_token == pad else None
 
 
 @torch.no_grad()
