@@ -178,7 +178,9 @@ class Verifier:
         most = min(*longest, self.strict or WARM_UP)
         device = next(model.parameters()).device
         with torch.inference_mode():
-            paddings = {getattr(part, "padding_idx", None) for part in (model.encoder, model.decoder)}
+            paddings = {
+                getattr(part, "padding_idx", None) for part in (model.encoder, model.decoder)
+            }
             word = min({0, 1, 2} - paddings)  # both dictionaries have it
             source = torch.full((1, most), word, device=device)
             lengths = torch.full((1,), most, device=device)
