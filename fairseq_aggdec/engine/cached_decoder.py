@@ -247,13 +247,15 @@ class CachedDecoder:
         if self.heads is not None:
             self.heads.keep_rows(rows)
 
-    def gather_rows(self, rows: Tensor) -> None:
-        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
-        self.cache.gather_rows(rows)
+    def gather_rows(self, rows: Tensor, within: int = 0) -> None:
+        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all.
 
-    def reorder(self, rows: Tensor, positions: int) -> None:
-        """As :meth:`gather_rows` for rows that stay within their sentence and have written ``positions``."""
-        self.cache.reorder(rows, positions)
+        ``within``: rows stay within their sentence and have written that many positions; 0: they come from anywhere.
+        """
+        if within:
+            self.cache.reorder(rows, within)
+        else:
+            self.cache.gather_rows(rows)
 
     def reserve(self, end: int, reach: int) -> None:
         """Makes room for windows up to ``end`` places and ``reach`` positions: a captured step cannot."""

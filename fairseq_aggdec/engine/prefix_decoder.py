@@ -134,13 +134,12 @@ class PrefixDecoder:
         self.tokens = self.tokens.index_select(0, order)
         self.encoder_out = self._reordered(self.encoder_out, order)
 
-    def gather_rows(self, rows: Tensor) -> None:
-        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
-        self.keep_rows(rows.tolist())
-
-    def reorder(self, rows: Tensor, positions: int) -> None:
-        """As :meth:`gather_rows` for rows that stay within their sentence."""
-        self.tokens = self.tokens.index_select(0, rows)
+    def gather_rows(self, rows: Tensor, within: int = 0) -> None:
+        """As :meth:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder.gather_rows`."""
+        if within:
+            self.tokens = self.tokens.index_select(0, rows)
+        else:
+            self.keep_rows(rows.tolist())
 
 
 def _copied(decoder: Any) -> Any | None:

@@ -291,6 +291,9 @@ class Verifier:
                 member.decoder.move(kept.moved)
         if kept.rows:
             self.keep_rows(kept.rows)
+        if kept.gathered is not None:
+            for member in self.members:
+                member.decoder.gather_rows(kept.gathered, kept.within)
 
     @property
     def heads(self) -> DecoderHeads:

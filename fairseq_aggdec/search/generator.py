@@ -6,7 +6,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 class CachedGenerator(SequenceGenerator):
-    """What all our generators share: the verifier, its statistics, the course of a batch.
+    """The base class of our generators: it prepares a batch for the verifier and returns what fairseq expects.
 
-    A subclass decodes a batch with a search of its own (:meth:`_decode`), and makes hypotheses of what the search found
+    A subclass decodes the batch with its search (:meth:`_decode`) and makes hypotheses of the result
     (:meth:`_hypotheses`).
 
     Args:
@@ -118,11 +118,11 @@ class CachedGenerator(SequenceGenerator):
         self.verifier.repack()
 
     def gap(self) -> str | None:
-        """Why stock fairseq has to decode, by what was changed on this generator; None: it has not."""
+        """Why stock fairseq has to decode: what was changed on this generator since it was built; else None."""
         return search_gap(self)
 
     def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
-        """As stock's; whoever computes here says that it needs no gradients."""
+        """As stock's, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
         return self._generate(sample, **call)
 
     @exclusive
@@ -148,7 +148,7 @@ class CachedGenerator(SequenceGenerator):
                 name = "--" + option.replace("_", "-")
                 raise ValueError(refusal(name, self.decoding, self.refused[option]))
         source = sample["net_input"]["src_tokens"]
-        lock = self._taken_verifier()
+        lock = self._lock_verifier()
         try:
             with self._conditions(source.device):
                 batch = self._batch(sample, source, prefix_tokens, bos_token)
@@ -181,23 +181,25 @@ class CachedGenerator(SequenceGenerator):
     def _conditions(self, device: torch.device) -> AbstractContextManager[None]:
         return decoding_on(device, streams_of(self.verifier), self.precision.tf32)
 
-    def _taken_verifier(self) -> OneThread:
-        """The lock of the verifier, taken. One of our own takes its place where somebody else uses it, or where the
-        generator has got other models."""
+    def _lock_verifier(self) -> OneThread:
+        """Locks the verifier for this batch and returns the lock.
+
+        The generator builds a new verifier if its models have changed, or if another thread uses the shared one.
+        """
         models = list(self.model.models)
         if not self.verifier.is_for(models, self.precision):
             self.verifier = self._build_verifier(models, self.precision)
         lock = one_thread(self.verifier)
         if not lock.take():
             self.verifier = self._build_verifier(models, self.precision)
-            self._share_nothing()
+            self._unshare()
             lock = one_thread(self.verifier)
             lock.take()
         self.verifier.temperature = self.temperature
         return lock
 
-    def _share_nothing(self) -> None:
-        """Takes drafts and what is learned about them from a generator of its own; others decode with the old ones."""
+    def _unshare(self) -> None:
+        """Replaces what this copy shares with the original generator (drafter, draft statistics) by its own."""
         if self.anew is not None:
             learned = ("budget", "device_loop", "drafter", "foreteller", "texts")
             other = vars(self.anew())
@@ -205,18 +207,18 @@ class CachedGenerator(SequenceGenerator):
             self.anew = None
 
     def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
-        """What the host reads of a batch beside its source."""
+        """Tensors of a batch that the host reads, beside its source."""
         return ()
 
     def _watches(self) -> Iterator[Watch]:
-        """What has to know before a batch whether weights have changed."""
+        """Those that have to know before a batch whether weights have changed."""
         yield from self.verifier.watches
 
     def _limits(self, batch: Batch) -> Limits:
         return self.options.limits(batch.net_input, self.model.models)
 
     def _decode(self, batch: Batch) -> Any:
-        """Decodes a batch, and counts it; returns what :meth:`_hypotheses` reads."""
+        """Decodes a batch and counts it; the result is for :meth:`_hypotheses`."""
         raise NotImplementedError
 
     def _hypotheses(self, done: Any) -> list[list[Hypothesis]]:
@@ -225,7 +227,7 @@ class CachedGenerator(SequenceGenerator):
 
 
 class DraftAndVerifyGenerator(CachedGenerator):
-    """Greedy generation: a draft is verified in every iteration.
+    """Greedy decoding: draft, verify, accept, with the loop that fits the device (:meth:`_run_loop`).
 
     Args:
         models, tgt_dict, **options: as :class:`CachedGenerator`.
@@ -234,7 +236,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
 
     Attributes:
-        verified: drafts are; a drafter alone is the exception.
+        verified: a verifier checks the drafts; false for a drafter that decodes alone.
         watch: is called after each iteration, which is then done on the host; see
             :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
     """
@@ -264,7 +266,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         self.drafter.prepare(self.verifier)
 
     def _warm_up(self) -> None:
-        """Decodes a token of the sentence that the verifier has taken up."""
+        """Decodes one token of the sentence with which the verifier was started."""
         device = next(self.model.parameters()).device
         state = DecodeState([Row(0, [self.eos], end=1, floor=1)], self.eos, device)
         with suppress(NonFiniteError):  # the first sentence that needs a broken weight says so
@@ -313,28 +315,24 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return state
 
     def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
-        """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
+        """Encodes a batch and starts the drafter on it; returns whether a shortlist restricts the vocabulary."""
         drafter, verifier = self.drafter, self.verifier
         beside = Beside(state.device) if drafter.starts_beside else None
         started = self.counters.read()
-        types = None  # before the encoder: the host waits for their number
-        if self.shortlist is not None:
-            types = self.shortlist(batch.source)
+        # before the encoder: the host waits for their number
+        types = None if self.shortlist is None else self.shortlist(batch.source)
         capacity = limits.longest + 1 if verifier.strict else limits.capacity
         verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
         if types is not None:
             verifier.restrict(types)
         started = self.counters.ended("encoder", started)
-        if beside is None:
+        with nullcontext() if beside is None else beside.work():
             drafter.start(batch.sample, verifier, state)
-        else:
-            with beside.work():
-                drafter.start(batch.sample, verifier, state)
         self.counters.ended("draft", started)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
-        """Decodes on the device where the host need not see every iteration, else on the host."""
+        """Decodes on a GPU without the host, else in one call of the compiled library, else iteration by iteration."""
         seen = (
             restricted
             or self.watch is not None
@@ -349,7 +347,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
                 with self.counters.clock("verify"):
                     loop.decode(state, size, self.counters)
                 return
-        own = getattr(self._search_on_host, "__func__", None)  # an heir may search in another way
+        own = getattr(
+            self._search_on_host, "__func__", None
+        )  # a subclass may search in another way
         seen = seen or own is not DraftAndVerifyGenerator._search_on_host
         if seen or not compiled_greedy.decode(self, state):
             self._search_on_host(state, drafter, self.counters)
@@ -360,13 +360,13 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     @cached_property
     def on_device(self) -> type[DeviceLoop]:
-        """Makes the loop that a GPU goes on with alone; its code is loaded where there is a GPU."""
+        """The class of the loop on the device; its code is imported only if it is needed."""
         from fairseq_aggdec.search.ahead import DeviceLoop
 
         return DeviceLoop
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
-        """The last loop, or a new one where one of the parts that it was made of is another since then."""
+        """The loop of the last batch, or a new one if the verifier, the drafter or the rules have changed."""
         loop, parts = self.device_loop, (self.verifier, drafter, self.accept, self.rules)
         if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:
             loop = self.on_device(*parts)

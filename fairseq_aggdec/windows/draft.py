@@ -171,10 +171,16 @@ class Kept(NamedTuple):
     Attributes:
         rows: the rows that go on, in their new order; None: all rows, in their order.
         moved: (row, from, to) positions of keys and values to move; rows are numbered as before.
+        gathered: (R,) int64 on the device, instead of ``rows``: row ``gathered[i]`` becomes row i. A row may come
+            several times or not at all, and the number of rows may change.
+        within: with ``gathered``, positions that have been written, if all rows stay within their sentence, so that the
+            keys of the source need no moving; 0: rows may come from anywhere.
     """
 
-    rows: Sequence[int] | None
+    rows: Sequence[int] | None = None
     moved: Sequence[tuple[int, int, int]] = ()
+    gathered: Tensor | None = None
+    within: int = 0
 
 
 @dataclass

@@ -181,5 +181,5 @@ def test_the_loop_of_a_gpu_reads_what_the_verifier_has_taken_up(few_words: Any) 
     loop = generator._loop_of(generator.drafter)
     assert generator._loop_of(generator.drafter) is loop
     with one_thread(generator.verifier):
-        generator._taken_verifier()
+        generator._lock_verifier()
     assert generator._loop_of(generator.drafter).verifier is generator.verifier

@@ -18,7 +18,6 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.interleaved.search import (
-    BeamsModel,
     InterleavedSearch,
     SentenceResult,
     SlotHypothesis,
@@ -102,7 +101,7 @@ class InterleavedGenerator(CachedGenerator):
             self.end_condition == ALL,
             self.any_ending,
         )
-        decode(BeamsModel(self.verifier), search, self.counters)
+        decode(self.verifier, search, self.counters)
         to_host(search.found)
         return batch, search.found
 

@@ -11,16 +11,15 @@ remain; with more words per step it ends in many, and fewer may remain.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
-from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.interleaved.step import Steps, best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import read, to_device
 from fairseq_aggdec.windows.window import DecoderOutput, Window
@@ -48,39 +47,6 @@ class SlotWindow(Window):
             return super().mask(dtype, span)
         hidden = hidden_slots(self.starts[0], self.end, self.geometry, self.tokens.device)
         return additive_mask(hidden.unsqueeze(0), dtype)
-
-
-class KeptBeams(NamedTuple):
-    """What is kept of a step.
-
-    Attributes:
-        rows: (R,) int64 on the device: row ``rows[i]`` becomes row i. A row may come several times or not at all, and
-            the number of rows may change. None: all rows stay as they are.
-        within: positions that have been written, where all rows stay within their sentence, whose source needs no
-            moving; 0: rows may come from anywhere.
-    """
-
-    rows: Tensor | None
-    within: int = 0
-
-
-@dataclass(frozen=True)
-class BeamsModel:
-    """A verifier under a beam of hypotheses."""
-
-    verifier: Verifier
-
-    def read(self, window: SlotWindow) -> DecoderOutput:
-        return self.verifier.read(window)
-
-    def keep(self, kept: KeptBeams) -> None:
-        if kept.rows is None:
-            return
-        for member in self.verifier.members:
-            if kept.within:
-                member.decoder.reorder(kept.rows, kept.within)
-            else:
-                member.decoder.gather_rows(kept.rows)
 
 
 @dataclass
@@ -200,7 +166,7 @@ class InterleavedSearch:
     def next_window(self) -> SlotWindow:
         return SlotWindow(self.read, self.first, len(self.beams.totals), self.geometry)
 
-    def update(self, window: SlotWindow, output: DecoderOutput) -> KeptBeams:
+    def update(self, window: SlotWindow, output: DecoderOutput) -> Kept | None:
         steps = self._continuations(output.logits)
         kept = self._advance(steps)
         self.read = self.beams.tokens[:, self.first :].flatten()
@@ -215,7 +181,7 @@ class InterleavedSearch:
         best, words, ends = best_words(grid, self.first, rows, width, rules, self.limits)
         return best_steps(best, words, ends if self.all_agree else None, rules.eos, rules.pad)
 
-    def _advance(self, steps: Steps) -> KeptBeams:
+    def _advance(self, steps: Steps) -> Kept | None:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
         beams, beam, found = self.beams, self.beam, self.found
         count = len(beams.sentences)
@@ -247,7 +213,7 @@ class InterleavedSearch:
         ]
         return self._select(steps, live, best, stays)
 
-    def _select(self, steps: Steps, live: Tensor, best: Tensor, stays: list[int]) -> KeptBeams:
+    def _select(self, steps: Steps, live: Tensor, best: Tensor, stays: list[int]) -> Kept | None:
         """Goes on with the sentences that stay: ``live``, ``best`` (N, B) scores and continuations."""
         beams = self.beams
         leaving = len(stays) < len(beams.sentences)
@@ -259,9 +225,11 @@ class InterleavedSearch:
             live, chosen = live[index], chosen[index]
         chosen = chosen.flatten()  # (R',) of the R * W continuations
         rows = chosen // steps.totals.size(1)
-        kept = KeptBeams(rows if stays and (leaving or beams.width < self.beam) else None)
-        if stays and kept.rows is None and self.beam > 1:
-            kept = KeptBeams(rows, within=self.first + self.geometry.step)
+        kept = None
+        if stays and (leaving or beams.width < self.beam):
+            kept = Kept(gathered=rows)
+        elif stays and self.beam > 1:
+            kept = Kept(gathered=rows, within=self.first + self.geometry.step)
         sentences = [beams.sentences[i] for i in stays]
         self.beams = Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
         return kept
