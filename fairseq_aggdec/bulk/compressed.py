@@ -88,9 +88,8 @@ class _Frames(io.RawIOBase):
     def _decompress(self) -> None:
         if self.frame is None:
             if self.frames and self.kind == "gzip":
-                self.packed = self.packed.lstrip(
-                    b"\0"
-                )  # blocks that are filled up; gzip passes over it
+                # Blocks that are filled up; gzip passes over it.
+                self.packed = self.packed.lstrip(b"\0")
                 if not self.packed:
                     return
             self.frame, self.length = self.begin(), 0

@@ -168,9 +168,8 @@ def keep(source: str, path: Path) -> None:
             else:
                 with open(source, "rb") as pipe:
                     shutil.copyfileobj(pipe, file, CHUNK)
-        wanted = digest(
-            [partial]
-        )  # before it gets its place, where it may not stay under this name
+        # Before it gets its place, where it may not stay under this name.
+        wanted = digest([partial])
         put_anew(partial, path)
         if digest([path]) != wanted:
             name = "standard input" if source == STDIN else source

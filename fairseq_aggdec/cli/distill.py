@@ -183,9 +183,8 @@ def decoded(
         # Of its own for each batch: sampling gives the same wherever and whenever it is decoded.
         utils.set_torch_seed(session.cfg.common.seed + batch[0])
         sample = utils.move_to_cuda(sample) if session.cuda else sample
-        found = dict(
-            zip(sample["id"].tolist(), session.decode(generator, sample), strict=True)
-        )  # longest source first, unlike the batch
+        # Longest source first, unlike the batch.
+        found = dict(zip(sample["id"].tolist(), session.decode(generator, sample), strict=True))
         longest = longest_output(generator, sample)
         outputs = []
         for number in batch:

@@ -24,9 +24,8 @@ TOOLS = {
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
-ELSEWHERE = {
-    "average-checkpoints": "distill.average_checkpoints"
-}  # tools whose module is not cli/NAME.py
+# Tools whose module is not cli/NAME.py.
+ELSEWHERE = {"average-checkpoints": "distill.average_checkpoints"}
 FORMER = ("benchmark", "compare", "rivals")  # names of `bench` until version 0.3
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 

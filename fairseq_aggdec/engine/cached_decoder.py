@@ -55,10 +55,8 @@ class CachedDecoder:
         self.embedding, self.compiled = self.packed.embedding, self.packed.compiled
         headed = isinstance(decoder, HeadedDecoder)
         self.heads = DecoderHeads(self.packed) if headed else None
-        self.like, self.graphs = (
-            decoder.embed_tokens.weight,
-            None,
-        )  # its kind of numbers is what the layers read
+        self.graphs: WindowGraphs | None = None
+        self.like = decoder.embed_tokens.weight  # device and dtype of what the layers read
         device = self.like.device
         self.on_gpu = device.type == "cuda"
         if self.on_gpu:
@@ -184,9 +182,8 @@ class CachedDecoder:
 
     def _run(self, window: Window) -> Tensor:
         cache = self.cache
-        if (
-            not window.alone
-        ):  # before a shape is chosen, which must not depend on what there was room for
+        # Before a shape is chosen: it must not depend on how much room there was.
+        if not window.alone:
             cache.reserve(window.end)
         if self.graphs is not None:
             if isinstance(window, GridWindow) and (kept := self.graphs.part(*window.size)):

@@ -205,9 +205,8 @@ class CompiledLayers:
 
     def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
         shape = len(self.structs), rows, length, 2 * self.channels
-        return torch.empty(
-            shape, dtype=torch.float32, device=like.device
-        )  # new_empty() takes longer
+        # Slightly faster than new_empty().
+        return torch.empty(shape, dtype=torch.float32, device=like.device)
 
     def encode(
         self,

@@ -249,23 +249,19 @@ class Verifier:
     def captures(self) -> bool:
         """Whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
         for member in self.members:
-            decoder = member.decoder
-            if not isinstance(decoder, CachedDecoder) or decoder.graphs is None:
-                return False
-            if decoder.graphs.batch is None:
+            graphs = getattr(member.decoder, "graphs", None)
+            if graphs is None or graphs.batch is None:
                 return False
         return True
 
     @property
     def launches(self) -> bool:
         """Whether a GPU can go on alone where graphs are switched off: iterations are launched kernel by kernel."""
-        for member in self.members:
-            decoder = member.decoder
-            if not isinstance(decoder, CachedDecoder) or decoder.graphs is not None:
-                return False
-            if not decoder.on_gpu:
-                return False
-        return not self.strict
+        decoders = [member.decoder for member in self.members]
+        cached = all(
+            isinstance(d, CachedDecoder) and d.on_gpu and d.graphs is None for d in decoders
+        )
+        return cached and not self.strict
 
     @property
     def dtype(self) -> torch.dtype:

@@ -178,9 +178,8 @@ class Claims:
             found, text = path.stat(), path.read_bytes()
         except FileNotFoundError:  # given back just now: next time
             return False
-        with suppress(
-            ValueError, TypeError, KeyError
-        ):  # half written: its owner lives, or falls silent
+        # Half written: its owner lives, or falls silent.
+        with suppress(ValueError, TypeError, KeyError):
             if gone(json.loads(text)):
                 return True
         touched, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
@@ -193,9 +192,8 @@ class Claims:
 
 def _make(path: Path) -> int | None:
     """A descriptor of the new claim; None: there is one already."""
-    text = json.dumps(
-        owner()
-    ).encode()  # before: a claim without an owner, who was killed, holds up a lease
+    # Made before the file: a claim without an owner, who was killed, holds others up for a lease.
+    text = json.dumps(owner()).encode()
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:

@@ -89,9 +89,8 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
 
     def _shifted(self, prefix_and_slots: Tensor) -> Tensor:
         """One place to the right, behind ``</s>``, as a verifier reads its output: (B, P + k), the last slot unread."""
-        padding = prefix_and_slots.eq(self.padding_idx).sum(
-            1, keepdim=True
-        )  # all of it at the left
+        # All padding is at the left.
+        padding = prefix_and_slots.eq(self.padding_idx).sum(1, keepdim=True)
         tokens = F.pad(prefix_and_slots[:, :-1], (1, 0), value=self.padding_idx)
         return tokens.scatter(1, padding, self.dictionary.eos())
 

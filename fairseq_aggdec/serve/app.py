@@ -237,9 +237,8 @@ class Service:
         self.submit(jobs)
 
         def ended(ending: asyncio.Task[list[Any]]) -> None:
-            _ = (
-                ending.cancelled() or ending.exception()
-            )  # where nobody reads on, nobody asks for it
+            # Where nobody reads on, nobody asks for it.
+            _ = ending.cancelled() or ending.exception()
             said.put_nowait(("done", None))
 
         async def stream() -> AsyncIterator[str]:

@@ -171,9 +171,8 @@ class DecodingTask(Hooks):
 
     def _set_precision(self, models: Sequence[torch.nn.Module]) -> None:
         """``--bf16``, which stock generation ignores."""
-        if (
-            self.decoding_options.bf16 is not True or self.learning
-        ):  # a name where nothing filled it in
+        # Where nothing filled it in, bf16 is the text of an interpolation.
+        if self.decoding_options.bf16 is not True or self.learning:
             return
         logger.info("models in bfloat16 (--bf16)")
         for model in models:

@@ -99,7 +99,6 @@ def _close(pool: Any, device: torch.device) -> None:
     """Tells PyTorch's allocator that a capture has ended: one that failed may have left its pool open."""
     end = getattr(torch._C, "_cuda_endAllocateToPool", None)
     if end is not None:
-        with suppress(
-            RuntimeError, TypeError
-        ):  # it was closed, or this version asks for something else
+        # It was closed already, or this version of PyTorch takes other arguments.
+        with suppress(RuntimeError, TypeError):
             end(device.index, pool)

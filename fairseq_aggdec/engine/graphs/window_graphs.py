@@ -130,9 +130,8 @@ class CapturedStep:
             seen = bits_seen(window, rows, width, end)
             numbers = torch.cat([numbers, seen.view(-1, rows * width)])
         send_into(self.numbers, numbers)
-        if (
-            capture and self.captured is None
-        ):  # not before: the call that warms up writes to the cache
+        # Captured after the window was sent: the warm-up call writes to the cache, too.
+        if capture and self.captured is None:
             self.captured = Captured(self._features, given.device, self.pool)
         x = self.captured.replay() if self.captured else self._features()
         if used[-1] == count - 1:
