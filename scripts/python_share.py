@@ -123,7 +123,7 @@ def main(given: Sequence[str] | None = None) -> None:
         results.check_counts(args, "limit", "rounds")
         results.check_place("--output", args.output, ".json", ".md")
         torch.set_num_threads(1)
-        session = Session(build_parser(), arguments, every=False, reads=["beam"])
+        session = Session(build_parser(), arguments, always_draft=False, reads=["beam"])
         if kernels() is None or session.cuda:
             raise SystemExit(
                 "error: the share of Python is measured on a CPU with compiled kernels"

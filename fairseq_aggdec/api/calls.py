@@ -88,7 +88,7 @@ class Call:
         return cls(**options)
 
     def rows(self, sentences: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-        """Each sentence with its prefix and its draft, ```` where it has none; reads no further than asked for."""
+        """Each sentence with its prefix and its draft, ``""`` where it has none; reads no further than asked for."""
         beside = {"prefix": self.prefix, "drafts": self.drafts}
         texts = [
             repeat(given or "") if given is None or isinstance(given, str) else iter(given)

@@ -119,7 +119,7 @@ class Session:
         parser: from :func:`generation_parser`, with options of the caller's own added.
         arguments: the command line.
         data: load the data set; without it, there is none, and who asks for none refuses options itself.
-        every: models that draft do so in every iteration, unless an option says how much; else as much as pays.
+        always_draft: models that draft do so in every iteration, unless an option says how much; else as much as pays.
         reads: options of :data:`READ_BY_SOME` that the caller reads.
         refused: more options that the caller does not honour -> why not.
 
@@ -137,7 +137,7 @@ class Session:
         parser: argparse.ArgumentParser,
         arguments: Sequence[str] | None = None,
         data: bool = True,
-        every: bool = True,
+        always_draft: bool = True,
         reads: Collection[str] = (),
         refused: Mapping[str, str] | None = None,
     ):
@@ -157,7 +157,7 @@ class Session:
             np.random.seed(self.cfg.common.seed)
             utils.set_torch_seed(self.cfg.common.seed)
         self.task = tasks.setup_task(self.cfg.task)
-        self.task.every = every
+        self.task.always_draft = always_draft
         self._load_models()
         if data:
             self._load_data()

@@ -121,7 +121,7 @@ def load(
     if session is None:
         reads = ["batch_size", *(["beam"] if by_options else [])]
         given = [*arguments, *entry.options]
-        session = Session(generation_parser(None), given, every=by_options, reads=reads)
+        session = Session(generation_parser(None), given, always_draft=by_options, reads=reads)
     if entry.system is not None:
         system = build(entry.system, session, alone)
         system.name, system.models = entry.name, _path(arguments)

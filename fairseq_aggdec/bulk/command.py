@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> None:
     path = places.input_path(args.lease)
     index = text.make_index(path, args.shard_size)
     source = text.Text(path, index)  # now: another worker may end while the model is loaded
-    session = Session(build_parser(), arguments, data=False, every=False)
+    session = Session(build_parser(), arguments, data=False, always_draft=False)
     translator = make_translator(session)
     job = Job(places.parts, NAME, make_header(session, index, places), args.lease)
     job.begin()

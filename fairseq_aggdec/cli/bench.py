@@ -81,7 +81,7 @@ class Bench:
         self.sessions: dict[Entry, Session] = {}
         if self.named or not entries:
             parser = generation_parser(None)
-            self.session = Session(parser, arguments, every=False, reads=["batch_size"])
+            self.session = Session(parser, arguments, always_draft=False, reads=["batch_size"])
         else:
             self.load(entries[0])
             self.session = self.sessions[entries[0]]

@@ -217,7 +217,7 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
             return
         workers.begin(cfg.common.cpu)
         given = [*sys.argv[1:], "--gen-subset", subsets[0]]
-        session = Session(build_parser(), given, every=False, reads=["beam", "batch_size"])
+        session = Session(build_parser(), given, always_draft=False, reads=["beam", "batch_size"])
         for subset in subsets:
             decode(session, subset)
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)

@@ -260,7 +260,7 @@ class DrafterTraining:
             "--gen-subset=train",
         ]
         words += ["--batch-size=64", *self.limits()]
-        session = Session(parser, words, every=False, reads=["beam", "batch_size"])
+        session = Session(parser, words, always_draft=False, reads=["beam", "batch_size"])
         generator, _ = session.generator("greedy")
         batches = session.batches(SAMPLE, SAMPLE)
         for sample in [batches[0], *batches]:  # the first one packs the weights

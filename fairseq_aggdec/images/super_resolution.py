@@ -34,16 +34,16 @@ from fairseq_aggdec.images.data import (
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.options import option
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
-from fairseq_aggdec.tasks.translation_aggdec import Places
+from fairseq_aggdec.tasks.translation_aggdec import CheckpointPaths
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class SuperResolutionConfig(DecodingConfig, Places):
+class SuperResolutionConfig(DecodingConfig, CheckpointPaths):
     """Where the images are (sizes and channels stand beside them) and how to decode."""
 
-    data: Optional[str] = option(None, "folder made by python -m fairseq_aggdec.images.data")
+    data: Optional[str] = option(None, "folder made by scripts/recipes/images/make_images.py")
     train_subset: str = II("dataset.train_subset")
     input_noise: float = option(
         0.0,

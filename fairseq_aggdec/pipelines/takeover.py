@@ -29,7 +29,7 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.methods.config import DecodingConfig, add_decoding_options
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
-from fairseq_aggdec.tasks.translation_aggdec import Places
+from fairseq_aggdec.tasks.translation_aggdec import CheckpointPaths
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ def _extend_config(name: str) -> None:
     extended: type[FairseqDataclass] = make_dataclass(
         config.__name__,
         [],
-        bases=(config, DecodingConfig, Places),
+        bases=(config, DecodingConfig, CheckpointPaths),
         namespace={"__module__": config.__module__, "__doc__": config.__doc__},
     )
     TASK_DATACLASS_REGISTRY[name] = extended

@@ -56,13 +56,13 @@ class DecodingTask(Hooks):
         decoding_options: the plugin's options of the generator that was built last.
         hidden: names of the plugin's options that mean something else in this task.
         given: options of the plugin that were given beside the task's configuration.
-        every: a model that drafts does so in every iteration, unless an option says how much; else where that pays.
+        always_draft: drafts in every iteration, unless an option says how much; else where that pays.
         verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
         reusable: the last generators, whose drafters and budgets go on in calls with the same options.
     """
 
     first_number: int | None = None
-    every = False
+    always_draft = False
     hidden: frozenset[str] = frozenset()
     given: Mapping[str, Any] = MappingProxyType({})
 
@@ -132,7 +132,7 @@ class DecodingTask(Hooks):
         extra = dict(given.get("extra_gen_cls_kwargs") or {})
         if (function := given.get("prefix_allowed_tokens_fn")) is not None:
             extra["prefix_allowed_tokens_fn"] = function
-        settings = read_settings(self.decoding_options, self.every)
+        settings = read_settings(self.decoding_options, self.always_draft)
         request = Request(settings, self, models, args, stock, extra)
         how = precision(settings)
         known = (one for one in (self.verifier, *self.reusable.verifiers()) if one is not None)

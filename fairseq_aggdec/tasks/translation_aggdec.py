@@ -13,7 +13,7 @@ from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 
 @dataclass
-class Places(FairseqDataclass):
+class CheckpointPaths(FairseqDataclass):
     """--path, --model-overrides, --lm-path, as a task sees them; without help texts, which would make them flags."""
 
     model_paths: Optional[str] = II("common_eval.path")
@@ -22,7 +22,7 @@ class Places(FairseqDataclass):
 
 
 @dataclass
-class TranslationAggdecConfig(TranslationConfig, DecodingConfig, Places):
+class TranslationAggdecConfig(TranslationConfig, DecodingConfig, CheckpointPaths):
     """fairseq's translation options and :class:`DecodingConfig`."""
 
 

@@ -155,7 +155,7 @@ def test_every_column_drafts_whole_blocks(folder: Path) -> None:
     model = str(folder / "model" / "checkpoint_last.pt")
     for given in ([], ["acceptance=distance:2"]):
         system = super_resolution_sheet.System("x", model, ["decoding=blockwise", *given])
-        assert super_resolution_sheet.build_task(str(folder / "data"), system).every
+        assert super_resolution_sheet.build_task(str(folder / "data"), system).always_draft
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,10 @@ def test_every_option_is_read_or_announced(
     for option, value in GIVEN.items():
         said = {"drafter_path": "x", "draft_file": __file__ if source == "file" else None}
         said |= {"decoding": decoding, "draft_from": source, option.split()[0]: value}
-        settings, name = read_settings(said, every=True), option.split()[-1].replace("-", "_")
+        settings, name = (
+            read_settings(said, always_draft=True),
+            option.split()[-1].replace("-", "_"),
+        )
         if (
             settings.spelt(name) in unused(settings, method_of(decoding))
             or name not in settings.said

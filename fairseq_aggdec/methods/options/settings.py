@@ -20,7 +20,7 @@ class Settings:
         draft_tokens, draft_tree: a number, ``auto`` or ``all``; None: nothing was said.
         acceptance: the rule with its parameters.
         int8: ``none``, ``drafts`` or ``all``; None: nothing was said.
-        every: a model drafts in every iteration where nothing is said of how much.
+        always_draft: a model drafts in every iteration where nothing is said of how much.
         eval_bleu: training decodes, to validate.
         said: an option that was given -> how it was spelt; keys of ``--variant`` are options here.
     """
@@ -50,7 +50,7 @@ class Settings:
     lattice_smoothing: str = "interpolated"
     lattice_normalise: str = "candidates"
     lattice_search: str = "serial"
-    every: bool = False
+    always_draft: bool = False
     eval_bleu: bool = False
     said: dict[str, str] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Settings:
         return own | {"acceptance": str(self.acceptance)}
 
 
-INNER = {"every", "eval_bleu", "said"}
+INNER = {"always_draft", "eval_bleu", "said"}
 APART = {"acceptance", *(key.replace("-", "_") for key in VARIANTS)}  # texts say them
 DEFAULTS = vars(Settings())
 
@@ -92,11 +92,11 @@ def lookup(cfg: Any, name: str, default: Any = None) -> Any:
     return getattr(cfg, name, default)
 
 
-def read_settings(cfg: Any, every: bool = False) -> Settings:
+def read_settings(cfg: Any, always_draft: bool = False) -> Settings:
     """The settings that a configuration says, by new or old names; settings are returned as they are.
 
     Args:
-        every: a model drafts in every iteration where nothing is said of how much.
+        always_draft: a model drafts in every iteration where nothing is said of how much.
 
     Raises:
         ValueError: a value that an option does not take, or two names of one option that contradict each other.
@@ -104,7 +104,9 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
     if isinstance(cfg, Settings):
         return cfg
     plain = Settings()
-    settings = replace(plain, every=every, eval_bleu=bool(lookup(cfg, "eval_bleu")), said={})
+    settings = replace(
+        plain, always_draft=always_draft, eval_bleu=bool(lookup(cfg, "eval_bleu")), said={}
+    )
     for name in (one.name for one in fields(Settings) if one.name not in INNER):
         value = lookup(cfg, name)
         if name in APART or value is None or value == getattr(plain, name):

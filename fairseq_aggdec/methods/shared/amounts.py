@@ -73,7 +73,7 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     whose paths the verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
     said = cfg.draft_tokens is not None or cfg.draft_tree is not None or cfg.strict
-    if said or cfg.every or cfg.eval_bleu or cfg.acceptance.min_block_size > 1:
+    if said or cfg.always_draft or cfg.eval_bleu or cfg.acceptance.min_block_size > 1:
         return cfg
     weights = [weight.detach() for model in models for weight in model.parameters()]
     if not all(weight.device.type == "cpu" for weight in weights):

@@ -312,7 +312,7 @@ def load(path: Path) -> list[Record]:
 def record(args: Namespace, arguments: Sequence[str]) -> None:
     """Decodes a set and writes what the method did."""
     results.check_place("--record", args.record)
-    session = Session(generation_parser(None), arguments, every=False, reads=["batch_size"])
+    session = Session(generation_parser(None), arguments, always_draft=False, reads=["batch_size"])
     decoding = str(session.cfg.task.decoding)
     method = "iad" if decoding in ("beam", "stock") else decoding
     save(args.record, systems.record(method, session, session.batches(1, args.limit)))

@@ -162,7 +162,7 @@ def main(given: Sequence[str] | None = None) -> None:
         methods = []
         for name, options in map(split, args.systems):
             given = [*arguments, *options]
-            session = Session(build_parser(), given, every=False, reads=["beam"])
+            session = Session(build_parser(), given, always_draft=False, reads=["beam"])
             methods.append(Method(name, session))
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(1)

@@ -131,7 +131,9 @@ def build_task(data: str, system: System) -> SuperResolutionTask:
         reason = str(error).split("\n")[0]
         raise SystemExit(f"error: --system {system.name}: {reason}") from error
     task = SuperResolutionTask.setup_task(chosen)
-    task.every = True  # all columns draft whole blocks; by default exact ones would draft what pays
+    task.always_draft = (
+        True  # all columns draft whole blocks; by default exact ones would draft what pays
+    )
     return task
 
 
