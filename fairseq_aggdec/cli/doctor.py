@@ -31,6 +31,7 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
+from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.largest import finds_alike
 from fairseq_aggdec.kernels.gpu.operators import against
@@ -49,16 +50,16 @@ from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, Tra
 Lines = Iterator[tuple[str, str]]
 
 # What fused kernels do -> whether they do it as PyTorch's operators do.
-GPU_KERNELS = {
-    "accepting and committing": decides_alike,
-    "attention of windows": attends_alike,
-    "drafts copied from texts": copies_alike,
-    "slots of a drafter": read_alike,
-    "embeddings of a window": embeds_alike,
-    "chain of a drafter": follows_alike,
-    "largest logits": finds_alike,
-    "steps of beam search": chooses_alike,
-    "layers for few rows": computes_alike,
+GPU_KERNELS: dict[str, tuple[Any, ...]] = {
+    "accepting and committing": (decides_alike,),
+    "attention of windows": (attends_alike, *PRECISIONS),
+    "drafts copied from texts": (copies_alike,),
+    "slots of a drafter": (read_alike,),
+    "embeddings of a window": (embeds_alike, *PRECISIONS),
+    "chain of a drafter": (follows_alike, *PRECISIONS),
+    "largest logits": (finds_alike,),
+    "steps of beam search": (chooses_alike,),
+    "layers for few rows": (computes_alike, *PRECISIONS),
 }
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs
@@ -119,9 +120,10 @@ def of_machine() -> Lines:
 
 def of_gpu_kernels(device: torch.device) -> Lines:
     """What each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
-    for name, agree in GPU_KERNELS.items():
+    for name, (agree, *precisions) in GPU_KERNELS.items():
+        given: list[tuple[Any, ...]] = [(dtype,) for dtype in precisions] or [()]
         try:
-            reason = against(device, agree)
+            reason = next(filter(None, (against(device, agree, *one) for one in given)), None)
         except RuntimeError as error:  # it has broken what the process can do on the GPU
             reason = str(error)
         yield name, f"PyTorch's operators, more launches: {reason}" if reason else "compiled"

@@ -1,7 +1,6 @@
 """Attention other than PyTorch's: in one launch on a GPU; on a CPU without a library's sums, which round by where a
 query stands."""
 
-from functools import partial
 from itertools import product
 
 import torch
@@ -16,6 +15,9 @@ from fairseq_aggdec.windows.window import Window
 
 # What the fused kernel knows (source/attention.cu): numbers of a head.
 WIDEST = 128
+TRIED = dict(
+    zip(PRECISIONS, (40, 64, 128), strict=True)
+)  # of those with which a precision is tried
 TILE = 4  # slots of a block of `attend_slots`
 # Up to here every slot has a block: a GPU runs all of them at once. A slot gets the same numbers either way.
 FEW_BLOCKS = 512
@@ -91,7 +93,7 @@ def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
         return False
     few = window.width == 1 or window.rows * window.width * keys <= MOST_SCORES
     few = few and 3 * keys * like.size(-1) <= LARGEST  # numbers of a row, which the kernel counts
-    return few and usable(like.device, PROBES[like.dtype])
+    return few and usable(like.device, attends_alike, like.dtype)
 
 
 def attend_own(
@@ -162,9 +164,9 @@ def _launch(
     )
 
 
-def _attends_alike(dtype: torch.dtype, size: int, device: torch.device) -> bool:
+def attends_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
-    first, heads = torch.tensor([[0], [58], [7]]), 2
+    first, heads, size = torch.tensor([[0], [58], [7]]), 2, TRIED[dtype]
     used = torch.minimum(torch.arange(5), first % 5)
     for places in (first, first + used):
         at, shape = places.flatten().to(device), (*places.shape, WORD)
@@ -180,18 +182,6 @@ def _attends_alike(dtype: torch.dtype, size: int, device: torch.device) -> bool:
             if not alike(window, numbers, window.mask(dtype), window.sight(), few):
                 return False
     return True
-
-
-# Of each precision alone: only what is used is compiled.
-PROBES = {
-    dtype: partial(_attends_alike, dtype, size)
-    for dtype, size in zip(PRECISIONS, (40, 64, 128), strict=True)
-}
-
-
-def attends_alike(device: torch.device) -> bool:
-    """Whether the kernels of all precisions give what PyTorch's attention gives."""
-    return all(probe(device) for probe in PROBES.values())
 
 
 class RandomAttention:

@@ -361,7 +361,7 @@ class PackedDecoder:
         """
         seen = self.layers[0].seen(x, window, self.span) if self.layers else None
         few = self.fusible and len(x) <= MOST_ROWS and not window.alone
-        few = few and operators.usable(x.device, products.PROBES[x.dtype])
+        few = few and operators.usable(x.device, products.computes_alike, x.dtype)
         given = window, cache, seen, memory, memory_mask
         return run_layers(self.layers, x, self.norm, *given, fused=few)
 

@@ -326,11 +326,11 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill, embedding=fill, follow=fill)
     broken.best = wrong
     with mock.patch.object(operators, "operators", lambda: broken):
-        for agree in (
-            *(fused.decides_alike, copies_alike, read_alike),
-            *(embeds_alike, follows_alike, finds_alike),
+        for agree, *dtype in (
+            *((fused.decides_alike,), (copies_alike,), (read_alike,), (finds_alike,)),
+            *((embeds_alike, torch.float32), (follows_alike, torch.float32)),
         ):
-            assert not operators.usable(CPU, agree)
+            assert not operators.usable(CPU, agree, *dtype)
     assert caplog.text.count("not used") == 6
     caplog.set_level(logging.INFO)
     operators.tried_against.cache_clear()

@@ -101,26 +101,25 @@ def embedded(
         _, length, width = copied.memory.shape
         known = known and length <= MOST_SOURCES and width % 16 == 0
         known = known and copied.memory.stride(1) == width and aligned(copied.memory)
-    usable = known and gpu.usable(tokens.device, embeds_alike)
+    usable = known and gpu.usable(tokens.device, embeds_alike, weight.dtype)
     return (fused if usable else plain)(tokens, at, tables, masks)
 
 
-def embeds_alike(device: torch.device) -> bool:
-    """Whether both read the same, with and without positions and mask slots, in every precision."""
+def embeds_alike(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether both read the same, with and without positions and mask slots, in a precision."""
     chance = torch.Generator().manual_seed(7)
     tokens, at = (torch.randint(0, 9, (6,), generator=chance).to(device) for _ in range(2))
     masked = torch.tensor([False, True, False, True, True, True]).to(device)
-    for dtype in gpu.PRECISIONS:
-        # Halves, and a weight of nearly 1 for one key.
-        numbers = torch.randint(-8, 8, (3, 9, 80), generator=chance).to(dtype).to(device)
-        weight, places, queries = numbers.unbind(0)
-        memory = torch.randint(-8, 8, (2, 5, 160), generator=chance).to(dtype).to(device)
-        mask = torch.tensor([0.0, 0, -torch.inf, 0, 0]).to(dtype).to(device).expand(2, 1, 1, 5)
-        copied = SourceCopy(queries, memory, mask)
-        for positions in (places, None):
-            tables = EmbeddingTables(weight, 0.5, positions)
-            for masks in (None, MaskSlots(masked, weight[0]), MaskSlots(masked, weight[0], copied)):
-                given = tokens, at, tables, masks
-                if not torch.allclose(plain(*given).cpu(), fused(*given).cpu(), atol=0.1):
-                    return False
+    # Halves, and a weight of nearly 1 for one key.
+    numbers = torch.randint(-8, 8, (3, 9, 80), generator=chance).to(dtype).to(device)
+    weight, places, queries = numbers.unbind(0)
+    memory = torch.randint(-8, 8, (2, 5, 160), generator=chance).to(dtype).to(device)
+    mask = torch.tensor([0.0, 0, -torch.inf, 0, 0]).to(dtype).to(device).expand(2, 1, 1, 5)
+    copied = SourceCopy(queries, memory, mask)
+    for positions in (places, None):
+        tables = EmbeddingTables(weight, 0.5, positions)
+        for masks in (None, MaskSlots(masked, weight[0]), MaskSlots(masked, weight[0], copied)):
+            given = tokens, at, tables, masks
+            if not torch.allclose(plain(*given).cpu(), fused(*given).cpu(), atol=0.1):
+                return False
     return True

@@ -111,8 +111,8 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
     **dict.fromkeys(("product", "layer_norm"), "products"),
 }
-# Files that are compiled for one precision at a time, which the second argument of their kernels says.
-BY_PRECISION = {"attention", "products"}
+# Files that are compiled for one precision at a time.
+BY_PRECISION = {"attention", "chain", "embedding", "products"}
 # Files with kernels of every loop.
 EVERY_LOOP = "products", "vocabulary", "attention", "embedding", "bookkeeping"
 # Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and there are
@@ -153,7 +153,8 @@ def _launch(name: str, *arguments: Any) -> None:
     blocks, device = given[0], next(value.device for value in given if isinstance(value, Tensor))
     if blocks:
         source = SOURCES[name]
-        own = module(device, source, given[1] if source in BY_PRECISION else None)
+        precision = given[SIGNATURES[name].precision or 0] if source in BY_PRECISION else None
+        own = module(device, source, precision)
         own.launch(name, words(given), blocks, THREADS[name])
 
 
@@ -184,21 +185,22 @@ def ready(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def usable(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:
+def usable(device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype) -> bool:
     """Whether the kernels run on a device; arguments as for :func:`against`."""
-    return against(device, agree) is None
+    return against(device, agree, *dtype) is None
 
 
-def against(device: torch.device, agree: Callable[[torch.device], bool]) -> str | None:
+def against(device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype) -> str | None:
     """Why PyTorch's operators run in place of the kernels, None where the kernels do.
 
     Args:
         device: any.
         agree: tries kernels there, once, and says whether they give what PyTorch's operators give.
+        dtype: where they are compiled for one precision.
     """
     if os.environ.get(VARIABLE) == "none":
         return f"{VARIABLE}=none"
-    return tried_against(device, agree)
+    return tried_against(device, agree, *dtype)
 
 
 def _check_device(device: torch.device, error: Exception) -> None:
@@ -213,12 +215,14 @@ def _check_device(device: torch.device, error: Exception) -> None:
 
 
 @functools.cache
-def tried_against(device: torch.device, agree: Callable[[torch.device], bool]) -> str | None:
+def tried_against(
+    device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype
+) -> str | None:
     try:
         if not ready(device):
             return "they are for a GPU"
         with torch.inference_mode():
-            if agree(device):
+            if agree(device, *dtype):
                 return None
     except (OSError, RuntimeError) as error:
         _check_device(device, error)

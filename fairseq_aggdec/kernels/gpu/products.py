@@ -5,7 +5,6 @@ For few rows a layer costs launches and the time that its weights take to arrive
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -62,7 +61,10 @@ def product(
     """
     (rows, inputs), outputs = x.shape, weight.size(1)
     y = x.new_empty(rows, outputs)
-    tiles = 1 + (x.dtype is not torch.float32 and outputs >= 2 * OUTPUTS * MANY_BLOCKS)
+    # Where much is computed without a norm is one product of a model: not worth a kernel of its own.
+    tiles = 1 + (
+        norm is not None and x.dtype is not torch.float32 and outputs >= 2 * OUTPUTS * MANY_BLOCKS
+    )
     across = -(-outputs // (OUTPUTS * tiles))
     gain, shift, eps = norm or (None, None, 0.0)
     operators().product(
@@ -147,7 +149,7 @@ def _near(own: Tensor, other: Tensor) -> bool:
     return torch.allclose(own.double(), other.double(), tolerance, tolerance)
 
 
-def _computes_alike(dtype: torch.dtype, device: torch.device) -> bool:
+def computes_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels give what PyTorch's operators give, for products of every kind."""
     sizes = (1, 64, 24), (5, 512, 24), (3, 64, 1536), (17, 2304, 8)
     return all(
@@ -156,13 +158,3 @@ def _computes_alike(dtype: torch.dtype, device: torch.device) -> bool:
         for choice in (0b01000, 0b01001, 0b01010, 0b00100, 0b11100)
         if size[1] <= MOST_NORMED[dtype] or not choice & 2
     )
-
-
-Probe = Callable[[torch.device], bool]
-# Of each precision alone: only what is used is compiled.
-PROBES: dict[torch.dtype, Probe] = {dtype: partial(_computes_alike, dtype) for dtype in PRECISIONS}
-
-
-def computes_alike(device: torch.device) -> bool:
-    """Whether the kernels of all precisions do."""
-    return all(probe(device) for probe in PROBES.values())

@@ -212,8 +212,8 @@ static std::vector<float> attended(unsigned seed, Int threads) {
 static bool multiplies_alike(unsigned seed) {
     chance.seed(seed);
     const Int kind = seed % 3, rows = 1 + below(20), inputs = 8 * (1 + below(20)), outputs = 1 + below(30);
-    const Int bytes = kind == IN_FP32 ? 4 : 2, tiles = kind == IN_FP32 ? 1 : 1 + below(2), across = (outputs + 8 * tiles - 1) / (8 * tiles);
-    const bool normed = below(2), added = below(2);
+    const Int bytes = kind == IN_FP32 ? 4 : 2, normed = below(2), added = below(2);
+    const Int tiles = kind == IN_FP32 || !normed ? 1 : 1 + below(2), across = (outputs + 8 * tiles - 1) / (8 * tiles);
     auto numbers = [=](Int count) {
         std::vector<Sixteen> made(static_cast<size_t>(count * bytes / 16 + 1));
         for (Int i = 0; i < count; ++i) {

@@ -280,7 +280,8 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
     double* sums = p.sums + first;
     const bool active = sums[0] > -INFINITY;
     Int unknown = 0;  // hypotheses for which the model gave no numbers
-    for (int i = own; i < size; i += threads) {
+#pragma unroll 1
+    for (int i = own; i < size; i += threads) {  // once or twice, as all of these
         const int slot = i / each, at = i - slot * each;
         const double sum = sums[slot];
         float gain = -INFINITY;
@@ -295,6 +296,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
         scores[i] = sum > -INFINITY && score > -INFINITY ? score : -INFINITY;  // no NaN: that has no rank
     }
     const bool broken = joined(unknown, Sum()) != 0;
+#pragma unroll 1
     for (int i = own; i < size; i += threads) {
         const double score = scores[i];
         int rank = 0;
@@ -312,6 +314,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
     __syncthreads();
     const Int count = before + chosen.ends, next = least(depth + 1, p.clock[0]);
     const bool on = count < width && chosen.sums[0] > -INFINITY && !broken;
+#pragma unroll 1
     for (int slot = own; slot < width; slot += threads) {
         const Int at = (row * p.length + depth) * width + slot, parent = chosen.parents[slot], which = chosen.words[slot];
         const Int word = which < others ? p.tokens[(first + parent) * others + which] : p.eos;
@@ -334,6 +337,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
     const Int row_bytes = p.sights * p.bytes;
     unsigned char* sight = (unsigned char*)p.sight + first * row_bytes;
     follow_parents((Sixteen*)sight, chosen.parents, width, row_bytes / 16, (int)(p.end * p.bytes / 16), stage);
+#pragma unroll 1
     for (int slot = own; slot < width; slot += threads) {
         unsigned char* seen = sight + slot * row_bytes + (next * width + slot) * p.bytes;
         if (p.bytes == 2) *(unsigned short*)seen = 0;

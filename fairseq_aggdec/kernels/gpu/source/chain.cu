@@ -30,8 +30,9 @@ struct Hear {
 
 template <typename Number>
 __device__ void Hear::of(const Chain& p) {
-    const Int entry = blockIdx.x, slot = entry / p.most, row = slot / p.size;
-    const Int token = slot % p.size ? candidate(p, entry - p.most) : p.last[row];
+    const unsigned place = blockIdx.x / (unsigned)p.most, size = (unsigned)p.size;  // to divide 8 bytes is slow
+    const Int entry = blockIdx.x, slot = place, row = place / size;
+    const Int token = place % size ? candidate(p, entry - p.most) : p.last[row];
     const Number *heard = (const Number*)p.heard + token * p.channels, *own = (const Number*)p.slots + slot * p.channels;
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         const float sum = widened(heard[i]) + widened(own[i]);
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) hear(const Chain p) {
 // The best candidate of a slot behind one of the slot before; a warp finds it.
 template <typename Number>
 __device__ int best_behind(const Chain& p, Int entry) {
-    const Int slot = entry / p.most;
+    const Int slot = (unsigned)entry / (unsigned)p.most;
     const Number *features = (const Number*)p.features + slot * p.channels;
     const Number *written = (const Number*)p.written + entry * p.channels, *weight = (const Number*)p.weight;
     unsigned rows[MOST_CANDIDATES];  // where they begin in the weight
@@ -76,7 +77,7 @@ __device__ int best_behind(const Chain& p, Int entry) {
         float score = scores[i];
 #pragma unroll
         for (int bits = LANES / 2; bits > 0; bits /= 2) score += of_lane(score, bits);
-        if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[rows[i] / p.channels]);
+        if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[rows[i] / (unsigned)p.channels]);
         if (i < p.most && score > most) {
             most = score;
             found = i;
@@ -108,6 +109,7 @@ __device__ void Follow::of(const Chain& p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) follow(const Chain p) {
+// In half precision with as many registers as there are, else some are spilt; in fp32 it is the other way round.
+extern "C" __global__ void __launch_bounds__(512, COMPILED_FOR == IN_FP32 ? 0 : 1) follow(const Chain p) {
     by_precision<Follow>(p);
 }

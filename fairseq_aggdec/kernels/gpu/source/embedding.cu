@@ -34,7 +34,7 @@ struct Total {
 // How much of each token of its source a slot reads. All threads of the block get them.
 template <typename Number>
 __device__ void weigh(const Embedding& p, Int place, float (&weights)[MOST_SOURCES]) {
-    const Int row = place / p.width;
+    const Int row = (unsigned)place / (unsigned)p.width;
     const Number* query = (const Number*)p.queries + p.at[place * p.step] * p.channels;
     const Number* keys = (const Number*)p.memory + row * p.row_step;
     const Int warps = blockDim.x / LANES;
@@ -53,7 +53,9 @@ __device__ void weigh(const Embedding& p, Int place, float (&weights)[MOST_SOURC
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
             const Int key = first + k * warps;
-            const float score = joined_lanes(scores[k], Total());
+            float score = scores[k];
+#pragma unroll  // so that the lanes of all keys are asked together
+            for (int bits = LANES / 2; bits > 0; bits /= 2) score += of_lane(score, bits);
             if (threadIdx.x % LANES != 0 || key >= p.sources) continue;
             weights[key] = p.mask ? score + widened(((const Number*)p.mask)[row * p.mask_step + key]) : score;
         }
@@ -80,7 +82,7 @@ __device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
     const Number* read = slot ? (const Number*)p.slot : (const Number*)p.weight + p.tokens[place] * p.channels;
     const Number* added = p.table ? (const Number*)p.table + p.at[place * p.step] * p.channels : nullptr;
     const Int copied = slot && p.queries ? p.sources : 0;
-    const Number* source = (const Number*)p.memory + place / p.width * p.row_step + p.channels;
+    const Number* source = (const Number*)p.memory + (Int)(blockIdx.x / (unsigned)p.width) * p.row_step + p.channels;
     if (copied) weigh<Number>(p, place, weights);
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         float x = (float)p.scale * widened(read[i]);

@@ -40,7 +40,7 @@ constexpr int OWN = 2 * TILE_ROWS * ROW_STEP;           // floats of a warp in s
 struct Product {
     Int blocks, precision;
     Int rows, inputs, outputs;        // N, K, O
-    Int across, tiles;                // blocks for all outputs; tiles of a block, 1 or 2
+    Int across, tiles;                // blocks for all outputs; tiles of a block, 1 or, in half precision with a norm, 2
     Int relu;
     Int twice;                        // n(x) W^T + b is rounded before r is added
     double eps, share;                // of the norm; 1 / K
@@ -224,10 +224,11 @@ struct Multiplied {
 
     const Product& p;
     Common& common;
-    const int warps, warp, inputs, outputs, rows, chunks;
+    const int warps, warp, inputs, outputs, rows, chunks, tiles;  // tiles: the block's own, no more than TILES
     const unsigned tile_row;
     const int first, top;  // output and row of the block
-    const int halves;  // 2: there are more than 8 rows
+    const int end;         // of its outputs
+    const int halves;      // 2: there are more than 8 rows
     float sums[TILES][LANES_HELD][4];
     Sixteen weights[DEPTH][TILES][LANES_HELD], given[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD], shifts[DEPTH][LANES_HELD];
 
@@ -240,9 +241,11 @@ struct Multiplied {
           outputs(static_cast<int>(p.outputs)),
           rows(static_cast<int>(p.rows)),
           chunks((inputs + CHUNK - 1) / CHUNK),
+          tiles(TILES > 1 ? static_cast<int>(p.tiles) : 1),
           tile_row(rows > TILE_ROWS ? blockIdx.x / static_cast<unsigned>(p.across) : 0),
-          first(static_cast<int>(blockIdx.x - tile_row * static_cast<unsigned>(p.across)) * TILE_OUTPUTS * TILES),
+          first(static_cast<int>(blockIdx.x - tile_row * static_cast<unsigned>(p.across)) * TILE_OUTPUTS * tiles),
           top(static_cast<int>(tile_row) * TILE_ROWS),
+          end(static_cast<int>(least(outputs, first + TILE_OUTPUTS * tiles))),
           halves(rows - top > 8 ? 2 : 1) {}
 
     // Calls with all lanes' registers: index, first of the inputs that it reads, whether there are any.
@@ -275,7 +278,7 @@ struct Multiplied {
         const Number *weight[TILES][LANES_HELD], *x[2][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
         lanes(base, [&](int held, int g, int place, bool) {
             UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, outputs, place);
+                weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, end, place);
             }
             UNROLLED for (int half = 0; half < 2; ++half) x[half][held] = start_of(p.x, top + g + 8 * half, rows, place);
             gain[held] = static_cast<const Number*>(p.gain) + place;
@@ -360,7 +363,7 @@ struct Multiplied {
         float biases[ITEMS], added[ITEMS];
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
-            const bool there = i < COUNT && row < rows && output < outputs;
+            const bool there = i < COUNT && row < rows && output < end;
             biases[item] = there && p.bias ? at<Number>(p.bias, output) : 0;
             added[item] = there && p.residual ? at<Number>(p.residual, static_cast<Int>(row) * outputs + output) : 0;
         }
@@ -368,7 +371,7 @@ struct Multiplied {
             if (NORMED) normalise(base);  // once: the host sees to it that all of a row is there
             own_chunks(base, [&](int i, int) {
                 UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                    add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
+                    if (tile < tiles) add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
                 }
             });
             base += DEPTH * warps;
@@ -387,7 +390,7 @@ struct Multiplied {
         __syncthreads();
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
-            if (i >= COUNT || row >= rows || output >= outputs) continue;
+            if (i >= COUNT || row >= rows || output >= end) continue;
             float y = 0;
             UNROLLED for (int other = 0; other < PRODUCT_WARPS; ++other) {
                 if (other < warps) y += common.own[other][i];
@@ -411,14 +414,8 @@ struct Multiplied {
 struct Multiply {
     template <typename Number>
     static __device__ void of(const Product& p, Common& common) {
-        constexpr int MOST_TILES = sizeof(Number) == 2 ? 2 : 1;
-        if (p.gain) {
-            if (p.tiles == 2) Multiplied<Number, MOST_TILES, true>(p, common).run();
-            else Multiplied<Number, 1, true>(p, common).run();
-        } else {
-            if (p.tiles == 2) Multiplied<Number, MOST_TILES, false>(p, common).run();
-            else Multiplied<Number, 1, false>(p, common).run();
-        }
+        if (p.gain) Multiplied<Number, sizeof(Number) == 2 ? 2 : 1, true>(p, common).run();
+        else Multiplied<Number, 1, false>(p, common).run();
     }
 };
 

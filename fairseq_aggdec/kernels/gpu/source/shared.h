@@ -193,10 +193,10 @@ __device__ inline void add_exponentials(const float (&x)[8], float& most, float&
     }
 }
 
-// Joins what every lane of a warp has; lane 0 gets the result.
+// Joins what every lane of a warp has; lane 0 gets the result. A loop: each turn waits for the one before.
 template <typename Value, typename Join>
 __device__ inline Value joined_lanes(Value mine, Join join) {
-#pragma unroll
+#pragma unroll 1
     for (int bits = LANES / 2; bits > 0; bits /= 2) mine = join(mine, of_lane(mine, bits));
     return mine;
 }

@@ -83,39 +83,34 @@ struct Output {
     __device__ Int operator[](Int i) const { return i < base ? tokens[i] : shown[i - base]; }
 };
 
-struct Ban {
-    template <typename Number>
-    static __device__ void of(const Judgement& p, unsigned char (&same)[MOST_PLACES]) {
-        const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
-        Seen hidden{-INFINITY, (int)p.types, -INFINITY, 0, 0};
-        if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
-            const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
-            // Where the tokens before the next one have been before.
-            for (Int i = threadIdx.x; i < last; i += blockDim.x) {
-                bool alike = i >= p.ngram - 2;
-                for (Int back = 0; alike && back < p.ngram - 1; ++back) alike = output[i - back] == output[last - back];
-                same[i] = alike;
-            }
-            __syncthreads();
-            for (Int i = threadIdx.x; i < last; i += blockDim.x) {
-                const Int token = output[i + 1];
-                bool first = same[i] && token != p.pad;
-                for (Int j = 0; first && j < i; ++j) first = !same[j] || output[j + 1] != token;
-                if (!first) continue;
-                Number& logit = ((Number*)p.logits)[place * p.types + token];
-                const float x = widened(logit);
-                hidden = JoinSeen()(hidden, Seen{-INFINITY, (int)p.types, x, x == -INFINITY ? 0.0f : 1.0f, 0});
-                narrow(-INFINITY, logit);
-            }
-        }
-        hidden = joined(hidden, JoinSeen());
-        if (threadIdx.x == 0) p.hidden[place] = hidden;
-    }
-};
-
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement p) {
     __shared__ unsigned char same[MOST_PLACES];
-    by_precision<Ban>(p, same);
+    const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
+    Seen hidden{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
+        const Row logits(p.logits, p.precision, place, p.types);
+        const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
+        // Where the tokens before the next one have been before.
+        for (Int i = threadIdx.x; i < last; i += blockDim.x) {
+            bool alike = i >= p.ngram - 2;
+            for (Int back = 0; alike && back < p.ngram - 1; ++back) alike = output[i - back] == output[last - back];
+            same[i] = alike;
+        }
+        __syncthreads();
+        for (Int i = threadIdx.x; i < last; i += blockDim.x) {
+            const Int token = output[i + 1];
+            bool first = same[i] && token != p.pad;
+            for (Int j = 0; first && j < i; ++j) first = !same[j] || output[j + 1] != token;
+            if (!first) continue;
+            const float x = logits[token];
+            hidden = JoinSeen()(hidden, Seen{-INFINITY, (int)p.types, x, x == -INFINITY ? 0.0f : 1.0f, 0});
+            const Int at = place * p.types + token;
+            if (p.precision == IN_FP32) ((float*)p.logits)[at] = -INFINITY;
+            else ((unsigned short*)p.logits)[at] = p.precision == IN_FP16 ? 0xfc00 : 0xff80;  // -inf
+        }
+    }
+    hidden = joined(hidden, JoinSeen());
+    if (threadIdx.x == 0) p.hidden[place] = hidden;
 }
 
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Judgement p) {
