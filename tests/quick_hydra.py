@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import shlex
 import sys
 import warnings
 from collections import Counter
@@ -102,24 +103,27 @@ def quicken() -> None:
         vars(module or hydra.experimental).update(compose=compose, initialize=_initialised)
 
 
-def prepare() -> None:
-    """Composes what training and generation have by default, so that a fork of this process knows most overrides.
+def prepare(task: str) -> None:
+    """Composes what training and generation mostly have, so that a fork of this process knows most overrides.
 
     Quietly: a fork gives the warnings and the log lines of its own command.
     """
     logging.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _prepare()
+        _prepare(task)
     logging.disable(logging.NOTSET)
 
 
-def _prepare() -> None:
+def _prepare(task: str) -> None:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+    training = shlex.split(
+        "--arch transformer --optimizer adam --lr-scheduler inverse_sqrt --criterion label_smoothed_cross_entropy"
+    )
     for parser, arguments in (
-        (options.get_generation_parser(), ["data", "--path", "model"]),
-        (options.get_training_parser(), ["data", "--arch", "transformer"]),
+        (options.get_generation_parser(default_task=task), ["data", "--path", "model"]),
+        (options.get_training_parser(default_task=task), ["data", *training]),
     ):
         convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))

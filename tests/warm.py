@@ -121,11 +121,11 @@ def serve(place: str, modules: Sequence[str]) -> None:
         from tests import quick_hydra
 
         quick_hydra.quicken()
-        quick_hydra.prepare()
+        quick_hydra.prepare("translation")
         listening = listen(f"{place}-plugin")
         if os.fork() == 0:
             importlib.import_module(PLUGIN)
-            quick_hydra.prepare()
+            quick_hydra.prepare("translation_aggdec")
             answer(listening)
             return
         listening.close()
