@@ -8,4 +8,4 @@ import fairseq_aggdec.bulk.command  # noqa: F401
 from tests import quick_hydra
 
 quick_hydra.quicken()
-quick_hydra.prepare()
+quick_hydra.prepare("translation_aggdec")
