@@ -1,12 +1,12 @@
-"""The loop without the host: on a GPU an iteration is one captured graph, and the next is launched before it has ended.
+"""The decoding loop on a GPU: an iteration is one captured graph, launched before the host knows the last result.
 
-An iteration does what one of :mod:`~fairseq_aggdec.search.loop` does. All that it decides stays on the device, on the
-:class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have ended, how many
-are left and how long they are. It reads that of the last iteration, or of the one before where it would keep the device
-waiting too long (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain. That follows from
-measured times; the shapes of a window never do. They follow from what the iteration before the last has come to.
+An iteration does what one of :mod:`~fairseq_aggdec.search.loop` does, on the
+:class:`~fairseq_aggdec.search.board.Board`. The host only needs to know which sentences have ended and how long the
+others are. It reads that after each iteration, or one iteration later if reading would keep the device waiting
+(:class:`~fairseq_aggdec.budget.pace.Pace`); then one iteration at the end of the batch is in vain. Only this choice
+depends on measured times. The shapes of windows depend on the results of earlier iterations.
 
-The tokens are those of the plain loop, which is the twin that tests compare this with.
+The output is that of the plain loop; tests compare the two.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fairseq_aggdec.windows.transfer import PendingCopy, send_into
 
 @dataclass(frozen=True)
 class Launched:
-    """An iteration under way: its sentences, when it was launched, what is told of it."""
+    """An iteration under way: its sentences, when it was launched, and the flags that are copied to the host."""
 
     sentences: Sequence[int]
     at: float
@@ -74,7 +74,7 @@ class AheadLoop(ABC):
         self._drop()
 
     def _drop(self) -> None:
-        """Gives up what was captured, and the pool of its memory with it: an empty one is not opened again."""
+        """Drops all captured graphs and their memory pool: PyTorch does not reuse an empty pool."""
         self.captured: dict[tuple[object, ...], Captured] = {}
         # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
         self.over: dict[int, list[tuple[GraphMemory, int]]] = {}

@@ -1,7 +1,7 @@
-"""The board: what is known of every sentence of a batch, on the device, where an iteration goes on from it.
+"""The board: the state of a batch on the device, the counterpart of :class:`~fairseq_aggdec.search.state.DecodeState`.
 
-Nothing on the board moves from one iteration to the next: sentences keep their places, and what changes when some have
-ended is the list of those that are still read (``owners``). So an iteration can be captured as a graph.
+Sentences keep their places on the board from the first iteration to the last, so an iteration can be captured as a
+graph. When some have ended, only the list of those that are still decoded (``owners``) changes.
 
 Worked example. Of four sentences the second has ended; two rows are read, of which the first belongs to sentence 0 and
 the second to sentence 3. ::
@@ -29,7 +29,7 @@ COLUMNS = 7
 
 
 class Shape(NamedTuple):
-    """Of an iteration: rows R of the grid, slots of each W, keys E that they see."""
+    """The shape of an iteration: R rows of W slots each, which see E keys."""
 
     rows: int
     width: int
@@ -41,7 +41,7 @@ def _column(index: int) -> Any:
 
 
 class Rows:
-    """The numbers of the rows of the grid, taken from the board when the first of them is asked for.
+    """The numbers of the rows of the grid, read from the board when the first of them is needed.
 
     Each attribute is (R,) int64, ``ended`` bool.
 
@@ -51,7 +51,7 @@ class Rows:
 
     Attributes:
         prefix: the length of the longest forced prefix, a number of the host.
-        base: position of the last committed token; 0 in a row that has ended, where nothing is wanted any more.
+        base: position of the last committed token; 0 in a row that has ended, whose result nobody reads.
     """
 
     def __init__(self, board: Board, owners: Tensor):
@@ -119,7 +119,7 @@ class Board:
         self.starts = [0] * rows  # the first of the tokens, which no iteration writes
 
     def set(self, rows: Sequence[Row]) -> None:
-        """Takes up a batch: most in one copy and no launch.
+        """Begins a batch; most of it is one copy and no kernel.
 
         The features are those of another batch: nothing that is drafted from them is read before there are new ones.
         """
@@ -152,14 +152,15 @@ class Board:
         checked: tuple[Tensor, Tensor] | None,
         ended: Tensor,
     ) -> None:
-        """Adds what an iteration has come to.
+        """Adds the result of an iteration.
 
         Args:
             rows: their numbers before.
-            emitted, kept, scores: (R, W), tokens behind the last one, whether they count, their log-probabilities.
-            checked: (R,) how many tokens were drafted, and how many were accepted, behind ``</s>`` too; None
-                where nothing was.
-            ended: (R,) bool, whether ``</s>`` is among what counts.
+            emitted, kept, scores: (R, W), the tokens after the last committed one, whether they are committed, their
+                log-probabilities.
+            checked: (R,) each, the numbers of drafted and of accepted tokens, those after ``</s>`` included; None if
+                nothing was drafted.
+            ended: (R,) bool, whether ``</s>`` was committed.
         """
         owners, nowhere = rows.owners, self.room[1] - 1
         slots = torch.arange(emitted.size(1), device=emitted.device)

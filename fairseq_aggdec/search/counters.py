@@ -20,10 +20,10 @@ class Counters:
         sentences: finished sentences.
         iterations: draft-and-verify rounds, counted once per sentence and round.
         calls: decoder calls (one round of a batch is one call).
-        in_vain: iterations that a GPU did behind the end of a batch, as it was not known yet; at most one a batch. They
-            are no calls.
+        in_vain: iterations on a GPU after the end of a batch that the host did not know yet; at most one a batch. They
+            are not in ``calls``.
         drafted, accepted: draft tokens proposed, and those that were accepted.
-        undrafted: sentences of batches for which a drafter drafted nothing, because it would not have paid.
+        undrafted: sentences of batches in which the drafter drafted nothing, because drafts would not have paid.
         nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
             the tokens by which all hypotheses of a sentence grew.

@@ -159,7 +159,7 @@ class Rules:
     def hidden(
         self, window: Window, state: DecodeState
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
+        """Forced and banned tokens of a window, each as (position of the window, token) pairs in order."""
         forced: list[tuple[int, int]] = []
         banned: list[tuple[int, int]] = []
         first, given = 0, zip(state.rows, window.starts, window.widths, strict=True)
@@ -179,7 +179,7 @@ class Rules:
         return forced, banned
 
     def possible(self, draft: Draft, state: DecodeState) -> Draft:
-        """The draft up to the first token that would repeat an n-gram: no rule of acceptance takes that one."""
+        """The draft up to the first token that would repeat an n-gram, which no acceptance rule accepts."""
         size = self.no_repeat_ngram_size
         if not size or draft.branches or isinstance(draft, BlockDraft):
             return draft  # the host does not have the tokens of a block
@@ -190,7 +190,7 @@ class Rules:
         return Draft([tokens[:end] for tokens, end in zip(draft.tokens, most, strict=True)])
 
     def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
-        """The pairs that would repeat an n-gram; tokens are needed on the host only for that."""
+        """Pairs of tokens that would repeat an n-gram; only for this the host needs the tokens of the window."""
         found, first, size = [], 0, self.no_repeat_ngram_size
         for row, paths, width in zip(state.rows, window.paths(), window.widths, strict=True):
             ngrams = row.ngrams(size)

@@ -1,6 +1,6 @@
-"""The bookkeeping of an iteration that the device decides alone, in PyTorch's operators: what is read, what is kept.
+"""One iteration on the device in PyTorch's operators: lay out the window, then judge it and commit to the board.
 
-No operator looks at a number on the host. :mod:`~fairseq_aggdec.search.judge.fused` does the same in a few launches.
+Nothing here waits for the device. :mod:`~fairseq_aggdec.search.judge.fused` does the same in three kernels.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Bookkeeping:
         features: Tensor | None,
         alone: bool = False,
     ) -> None:
-        """Writes to the board what an iteration has come to.
+        """Judges the window and commits the result to the board.
 
         Args:
             board, rows, asked: of :meth:`begin`.
             logits: (R W, V) of the verifier, in its precision; changed in place.
             features: (R W, C) that the drafter will read; None: it reads none.
-            alone: nobody verifies: all that is chosen stands, up to ``</s>``.
+            alone: a drafter decodes without a verifier: every chosen token is committed, up to ``</s>``.
         """
         shown, outputs, length = asked
         logits = logits.float()
@@ -110,8 +110,8 @@ class Bookkeeping:
     def _take(
         self, logits: Tensor, shown: Tensor, length: Tensor, alone: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What each position emits (R, W), how many drafted tokens are accepted (R,), and what of the emitted
-        counts (R, W): up to the correction token, and to ``</s>``."""
+        """The token that each position emits (R, W), the number of accepted tokens (R,), and which emitted tokens are
+        committed (R, W): those up to the correction token and up to ``</s>``."""
         slots = torch.arange(shown.size(1), device=shown.device)
         choices = first_largest(logits)
         if alone:
@@ -127,7 +127,7 @@ class Bookkeeping:
         return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
 
     def _remember(self, board: Board, rows: Rows, features: Tensor, stood: Tensor) -> None:
-        """Keeps of the features (R W, C) those of each row's last token, (R, C)."""
+        """Puts the features of each row's last token, of (R W, C), on the board."""
         features = features.view(len(rows.owners), -1, board.features.size(1))
         places = torch.arange(len(rows.owners), device=stood.device)
         board.features.index_copy_(0, rows.owners, features[places, stood])
