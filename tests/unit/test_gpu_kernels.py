@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import (
     MATCHES,
@@ -32,8 +31,7 @@ from fairseq_aggdec.drafters.slot_window import (
     read_alike,
     slot_window,
 )
-from fairseq_aggdec.engine import attention
-from fairseq_aggdec.kernels.gpu import nvrtc, operators, products
+from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.largest import candidates, finds_alike
 from fairseq_aggdec.kernels.library import VARIABLE
@@ -50,7 +48,6 @@ from tests.strict.device.bookkeeping import COMPILER, PLAIN, fused_kernels
 CPU = torch.device("cpu")
 PAD, EOS, UNK, FIRST = 1, 2, 3, 4
 CASES = 300
-BOOKS = {"begin": "shown", "ban": "logits", "look": "seen", "judge": "tokens"}
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
 
@@ -347,58 +344,3 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
         pytest.raises(RuntimeError, match=f"illegal address.*: set {VARIABLE}=none"),
     ):
         operators.against(CPU, copies_alike)
-
-
-# Of each kernel what it writes, and what it is tried by.
-TRIED: dict[str, tuple[str, str]] = {
-    **{name: (word, "accepting and committing") for name, word in BOOKS.items()},
-    **dict.fromkeys(("attend", "attend_slots"), ("out", "attention of windows")),
-    "slots": ("places", "slots of a drafter"),
-    "copy_block": ("block", "drafts copied from texts"),
-    "embedding": ("out", "embeddings of a window"),
-    "hear": ("told", "chain of a drafter"),
-    "follow": ("block", "chain of a drafter"),
-    "largest": ("tokens", "largest logits"),
-    "leaders": ("keys", "largest logits"),
-    "best": ("tokens", "largest logits"),
-    "beam_step": ("sums", "steps of beam search"),
-    **dict.fromkeys(("product", "layer_norm"), ("y", "layers for few rows")),
-}
-
-
-@pytest.mark.parametrize("name", operators.SCHEMAS)
-def test_every_kernel_is_tried(name: str) -> None:
-    """One that writes something else is not used."""
-    own, (word, told) = operators.operators(), TRIED[name]
-    place = [known for known, _ in operators.SIGNATURES[name].parameters].index(word)
-    agree, *precisions = doctor.GPU_KERNELS[told]
-
-    def wrong(*given: Any) -> None:
-        before = given[place].clone()
-        getattr(own, name)(*given)
-        given[place].copy_(before if name == "ban" else given[place].flip(0) + 1)
-
-    spoilt = mock.Mock(**{other: getattr(own, other) for other in operators.SCHEMAS})
-    setattr(spoilt, name, wrong)
-    with (
-        mock.patch.object(operators, "operators", lambda: spoilt),
-        mock.patch.object(attention, "operators", lambda: spoilt),
-        mock.patch.object(products, "operators", lambda: spoilt),
-    ):
-        assert not agree(CPU, *precisions[1:2])
-
-
-def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = dict(doctor.of_gpu_kernels(CPU))
-    assert len(found) == len(doctor.GPU_KERNELS) and set(found.values()) == {"compiled"}
-    operators.tried_against.cache_clear()
-    own = operators.operators()
-    kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}
-    with mock.patch.object(
-        operators, "operators", lambda: mock.Mock(beam_step=lambda *_: None, **kept)
-    ):
-        told = dict(doctor.of_gpu_kernels(CPU))
-    assert {name for name in told if told[name] != "compiled"} == {"steps of beam search"}
-    assert "they differ from PyTorch's operators" in told["steps of beam search"]
-    monkeypatch.setenv(VARIABLE, "none")
-    assert all(f"{VARIABLE}=none" in what for _, what in doctor.of_gpu_kernels(CPU))

@@ -1,0 +1,85 @@
+"""Every fused kernel of a GPU is tried before it is used, and ``aggdec doctor`` tells of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from fairseq_aggdec.cli import doctor
+from fairseq_aggdec.engine import attention
+from fairseq_aggdec.kernels.gpu import operators, products
+from fairseq_aggdec.kernels.library import VARIABLE
+from tests.strict.device.bookkeeping import COMPILER, fused_kernels
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with fused_kernels(), torch.inference_mode():
+        yield
+
+
+# Of each kernel what it writes, and what it is tried by.
+TRIED: dict[str, tuple[str, str]] = {
+    "begin": ("shown", "accepting and committing"),
+    "ban": ("logits", "accepting and committing"),
+    "look": ("seen", "accepting and committing"),
+    "judge": ("tokens", "accepting and committing"),
+    **dict.fromkeys(("attend", "attend_slots"), ("out", "attention of windows")),
+    "slots": ("places", "slots of a drafter"),
+    "copy_block": ("block", "drafts copied from texts"),
+    "embedding": ("out", "embeddings of a window"),
+    "hear": ("told", "chain of a drafter"),
+    "follow": ("block", "chain of a drafter"),
+    "largest": ("tokens", "largest logits"),
+    "leaders": ("keys", "largest logits"),
+    "best": ("tokens", "largest logits"),
+    "beam_step": ("sums", "steps of beam search"),
+    **dict.fromkeys(("product", "layer_norm"), ("y", "layers for few rows")),
+}
+
+
+@pytest.mark.parametrize("name", operators.SCHEMAS)
+def test_every_kernel_is_tried(name: str) -> None:
+    """One that writes something else is not used."""
+    own, (word, told) = operators.operators(), TRIED[name]
+    place = [known for known, _ in operators.SIGNATURES[name].parameters].index(word)
+    agree, *precisions = doctor.GPU_KERNELS[told]
+
+    def wrong(*given: Any) -> None:
+        before = given[place].clone()
+        getattr(own, name)(*given)
+        given[place].copy_(before if name == "ban" else given[place].flip(0) + 1)
+
+    spoilt = mock.Mock(**{other: getattr(own, other) for other in operators.SCHEMAS})
+    setattr(spoilt, name, wrong)
+    with (
+        mock.patch.object(operators, "operators", lambda: spoilt),
+        mock.patch.object(attention, "operators", lambda: spoilt),
+        mock.patch.object(products, "operators", lambda: spoilt),
+    ):
+        assert not agree(CPU, *precisions[1:2])
+
+
+def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dict(doctor.of_gpu_kernels(CPU))
+    assert len(found) == len(doctor.GPU_KERNELS) and set(found.values()) == {"compiled"}
+    operators.tried_against.cache_clear()
+    own = operators.operators()
+    kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}
+    with mock.patch.object(
+        operators, "operators", lambda: mock.Mock(beam_step=lambda *_: None, **kept)
+    ):
+        told = dict(doctor.of_gpu_kernels(CPU))
+    assert {name for name in told if told[name] != "compiled"} == {"steps of beam search"}
+    assert "they differ from PyTorch's operators" in told["steps of beam search"]
+    monkeypatch.setenv(VARIABLE, "none")
+    assert all(f"{VARIABLE}=none" in what for _, what in doctor.of_gpu_kernels(CPU))
