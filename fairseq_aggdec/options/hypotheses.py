@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.windows.transfer import sent
+from fairseq_aggdec.windows.transfer import in_fp32, in_int64, sent
 
 Hypothesis = dict[str, Any]
 
@@ -39,9 +39,15 @@ def hypothesis(
     }
 
 
-def in_fp32(numbers: float | list[float]) -> Tensor:
-    """Scores as stock has them, whatever PyTorch's default is."""
-    return torch.tensor(numbers, dtype=torch.float32)
+def of_numbers(
+    tokens: list[int],
+    scores: list[float],
+    score: float,
+    steps: int,
+    history: Iterable[Sequence[int]] = (),
+) -> Hypothesis:
+    """:func:`hypothesis` of what a search on the host has found."""
+    return hypothesis(in_int64(tokens), in_fp32(scores), in_fp32([score])[0], steps, history)
 
 
 def are_hypotheses(found: Any) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 BROKEN = "its weight {} holds NaN or infinity: its training went wrong or the file is damaged"
 
@@ -32,14 +32,14 @@ class NonFiniteError(ValueError):
         self.row = row
 
 
-def check_scores(totals: Sequence[Tensor]) -> None:
-    """Refuses the first row whose token scores, of which this is the sum, () on the host, are not all finite.
+def check_scores(totals: Iterable[float]) -> None:
+    """Refuses the first row whose token scores, of which this is the sum, are not all finite.
 
     Raises:
         NonFiniteError: without names, which :func:`explained` adds.
     """
     # A sum of numbers is a number only if all of them are.
-    for row, total in enumerate(totals if len(totals) == 1 else torch.stack(list(totals)).tolist()):
+    for row, total in enumerate(totals):
         if not math.isfinite(total):
             raise NonFiniteError(row)
 
@@ -49,7 +49,8 @@ def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
     A score of -inf is no fault: with ``--match-source-len`` stock gives it to outputs that are too long.
     """
-    check_scores([ranked[0]["positional_scores"].sum() for ranked in hypotheses])
+    totals = [ranked[0]["positional_scores"].sum() for ranked in hypotheses]
+    check_scores(torch.stack(totals).tolist() if totals else ())
 
 
 def check_tokens(types: int, **given: Iterable[Sequence[int]]) -> None:

@@ -19,7 +19,7 @@ from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
 from fairseq_aggdec.engine.graphs.streams import Beside
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
+from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.options.stock_generator import search_gap
 from fairseq_aggdec.search.acceptance import Acceptance
@@ -390,11 +390,11 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _hypotheses(self, done: DecodeState) -> list[list[Hypothesis]]:
         rows = sorted(done.finished, key=attrgetter("index"))
         token_scores = done.token_scores()
-        totals = [scores.sum() for scores in token_scores]
+        totals = list(map(sum, token_scores))
         check_scores(totals)
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
-            tokens = torch.tensor(row.tokens[1:])
-            score = self.options.score(total, len(row.tokens) - 1)
-            found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
+            tokens = row.tokens[1:]
+            score = self.options.score(total, len(tokens))
+            found.append([of_numbers(tokens, scores, score, row.iterations, row.history or ())])
         return found

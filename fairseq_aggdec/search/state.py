@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.options.hypotheses import in_fp32
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.windows.draft import Draft
+from fairseq_aggdec.windows.transfer import in_fp32
 from fairseq_aggdec.windows.window import Window
 
 
@@ -138,20 +138,14 @@ class DecodeState:
         self.rows = [self.rows[i] for i in keep]
         return keep
 
-    def token_scores(self) -> list[Tensor]:
-        """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
-        memory of its own."""
+    def token_scores(self) -> Sequence[list[float]]:
+        """Log-probabilities of the emitted tokens, of each sentence in the order of the batch."""
         if self.whole:
-            return list(map(in_fp32, self.whole))
-        scores = torch.cat(self.scores)
-        if self.device.type != "cpu":
-            scores = scores.cpu()
-        if len(self.finished) == 1:
-            return [scores]
-        owners = torch.tensor(self.owners)
-        order = torch.argsort(owners, stable=True)
-        counts = torch.bincount(owners, minlength=len(self.finished)).tolist()
-        return [own.clone() for own in scores[order].split(counts)]
+            return self.whole
+        found: list[list[float]] = [[] for _ in self.finished]
+        for owner, score in zip(self.owners, torch.cat(self.scores).tolist(), strict=True):
+            found[owner].append(score)
+        return found
 
 
 def remaining(alive: Sequence[bool]) -> list[int] | None:

@@ -11,7 +11,7 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.options.hypotheses import Hypothesis, in_fp32
+from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
@@ -24,6 +24,7 @@ from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
+from fairseq_aggdec.windows.transfer import in_fp32
 
 if TYPE_CHECKING:
     from fairseq_aggdec.search.beam.on_device import BeamLoop
@@ -163,6 +164,8 @@ def _show(watch: Callable[[Sequence[SearchedTree]], None], library: BeamLibrary)
 
 def as_stock_sorts(found: list[Hypothesis]) -> list[Hypothesis]:
     """Hypotheses of a sentence, best first."""
+    if len(found) < 2:
+        return found
     scores = in_fp32([float(one["score"]) for one in found])
     return [found[i] for i in torch.sort(scores, descending=True)[1].tolist()]
 

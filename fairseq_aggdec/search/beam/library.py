@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, in_fp32
+from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.tables import best_tokens
@@ -255,7 +255,6 @@ def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
     for owner, tokens, scores, total in each:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
-            score = -torch.inf
-        output, steps = torch.tensor(tokens), outputs.rounds[owner]
-        found[owner].append(hypothesis(output, in_fp32(scores), in_fp32(score), steps))
+            score = -math.inf
+        found[owner].append(of_numbers(tokens, scores, score, outputs.rounds[owner]))
     return found
