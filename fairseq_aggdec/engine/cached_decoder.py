@@ -92,7 +92,6 @@ class CachedDecoder:
         rows: int,
         capacity: int,
         tokens: Tensor | None = None,
-        memory: Tensor | None = None,
     ) -> None:
         """Forgets all rows and starts a new batch.
 
@@ -101,13 +100,11 @@ class CachedDecoder:
             rows: B, the number of sentences.
             capacity: positions per row to make room for at first; the room grows when needed.
             tokens: (B, S), which only some embeddings need.
-            memory: keys and values (layers, B, S, 2C) of the encoder's output; None: they are computed here.
         """
-        given, encoder_out = encoder_out, as_dtype_of(encoder_out, self.like)
-        memory = memory if encoder_out is given else None
+        encoder_out = as_dtype_of(encoder_out, self.like)
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
-        kv, mask = self.packed.read_source(encoder_out, tokens, memory)
-        self.cache.start(kv, mask, shape, encoder_out["encoder_out"][0])
+        memory, mask = self.packed.read_source(encoder_out, tokens)
+        self.cache.start(memory, mask, shape, self.like)
         self._batch_started(encoder_out, rows)
 
     def encode(
@@ -119,7 +116,7 @@ class CachedDecoder:
             net_input: ``src_tokens`` (B, S).
             capacity: as of :meth:`start`.
         """
-        source, found, memory = net_input["src_tokens"], None, None
+        source, found = net_input["src_tokens"], None
         if self.graphs is not None and isinstance(encoder, FastEncoder):
             if self.starts is None or self.starts.encoder is not encoder:
                 self.starts = StartGraphs(self.graphs, encoder, self.packed.read_source)
@@ -130,10 +127,10 @@ class CachedDecoder:
         if found is None:
             if isinstance(encoder, FastEncoder):
                 fits = encoder.channels == self.packed.source_width
-                found, memory = encoder.encode(self.compiled if fits else None, net_input)
+                found = encoder.encode(self.compiled if fits else None, net_input)
             else:
                 found = encoder(net_input)
-            self.start(found, source.size(0), capacity, source, memory)
+            self.start(found, source.size(0), capacity, source)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))

@@ -213,9 +213,7 @@ class CompiledLayers:
         tokens: Tensor,
         pad: int,
         types: int,
-        lengths: Tensor,
-        states: Tensor,
-        embeddings: Tensor | None = None,
+        room: Tensor,
         positions: Tensor | None = None,
         reader: "CompiledLayers | None" = None,
     ) -> tuple[int, Tensor | None]:
@@ -223,22 +221,23 @@ class CompiledLayers:
         layers of a decoder read of them, as :meth:`read_source` has it.
 
         Args:
-            tokens: (B, S) int64, each less than ``types``.
-            lengths: (B, 1) int32, out: tokens that are not ``pad``.
-            states: (B, S, C), out; what the first layer reads, where ``embeddings`` is None.
-            embeddings: (B, S, C), out: without ``positions`` (N, C), which are added.
+            tokens: (B, S) int64, each less than ``types``; 0: they are embedded already.
+            room: (2 B S C + B,), out: states (B, S, C), which are what the first layer reads where ``types`` is 0;
+                embeddings (B, S, C) without ``positions`` (N, C), which are added; as int32 how many tokens of each
+                source are not ``pad``.
             reader: the layers of the decoder; None: nothing is read.
         """
         rows, length = tokens.shape
         source = SourceStruct(rows, length, pad, types, torch.get_num_threads(), tokens.data_ptr())
         if positions is not None:
             source.positions, source.reach = positions.data_ptr(), positions.size(0)
-        if embeddings is not None:
-            source.embeddings = embeddings.data_ptr()
-        source.states, source.lengths = states.data_ptr(), lengths.data_ptr()
-        memory = None
+        source.states = at = room.data_ptr()
+        at += (step := room.itemsize * rows * length * self.channels)
+        if types:
+            source.embeddings = at
+        source.lengths, memory = at + step, None
         if reader is not None:
-            memory = reader._room_for_memory(rows, length, states)
+            memory = reader._room_for_memory(rows, length, room)
             source.memory, source.reading = memory.data_ptr(), len(reader.structs)
             source.readers, _, _ = reader.addresses
         layers, shape, _ = self.addresses

@@ -16,6 +16,7 @@ from fairseq_aggdec.engine.compiled import (
     UNREADABLE,
     CompiledLayers,
     EmbeddingForm,
+    Memory,
     compile_layers,
 )
 from fairseq_aggdec.engine.graphs.renewing import renew
@@ -30,6 +31,46 @@ from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
 EncoderOut = dict[str, Any]
+
+
+class Encoded(EncoderOut):
+    """fairseq's encoder output of a batch that the compiled library has encoded, made when somebody reads it.
+
+    Args:
+        tokens: (B, S), of the sources.
+        channels: C.
+
+    Attributes:
+        room: (2 B S C + B,), see :meth:`~fairseq_aggdec.engine.compiled.CompiledLayers.encode`.
+        padding: (B, S) bool; none where nothing is padded.
+        memory: keys and values (layers, B, S, 2C) for the layers ``reader`` of a decoder; -1: for none.
+    """
+
+    memory: Memory = ()
+    reader: CompiledLayers | int | None = -1
+
+    def __init__(self, tokens: Tensor, channels: int):
+        self.rows, self.length = tokens.shape
+        self.channels, self.padding = channels, list[Tensor]()
+        size = self.rows * (2 * self.length * channels + 1)
+        # The default device may be another.
+        self.room = torch.empty(size, dtype=torch.float32, device=tokens.device)
+
+    @property
+    def of_tokens(self) -> Tensor:
+        """(2, B, S, C): states and embeddings."""
+        return self.room[: -self.rows].view(2, self.rows, self.length, self.channels)
+
+    def made(self) -> EncoderOut:
+        states, embedding = self.of_tokens
+        lengths = self.room[-self.rows :].view(torch.int32).unsqueeze(1)
+        return _output(states, self.padding, lengths, embedding)
+
+    def __missing__(self, name: str) -> Any:
+        if self:
+            raise KeyError(name)
+        self.update(self.made())
+        return self[name]
 
 
 class FastLayer:
@@ -108,19 +149,15 @@ class FastEncoder:
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        return self.encode(None, net_input)[0]
+        found = self.encode(None, net_input)
+        return found.made() if isinstance(found, Encoded) else found
 
-    def encode(
-        self, reader: CompiledLayers | None, net_input: Mapping[str, Tensor]
-    ) -> tuple[EncoderOut, Tensor | None]:
-        """The output, and the keys and values (layers, B, S, 2C) of it for a decoder's layers.
+    def encode(self, reader: CompiledLayers | None, net_input: Mapping[str, Tensor]) -> EncoderOut:
+        """fairseq's encoder output; :class:`Encoded` where the compiled library computes it.
 
         Args:
-            reader: the layers of the decoder; None: no keys and values are wanted.
+            reader: the layers of a decoder, whose keys and values are wanted, too; None: none are.
             net_input: ``src_tokens`` (B, S).
-
-        Returns:
-            fairseq's encoder output; keys and values, None where the compiled library does not compute both at once.
         """
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
         if self.compiled is not None:
@@ -133,7 +170,8 @@ class FastEncoder:
             rows, length = src_tokens.shape
             lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
         x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
-        return _output(self._plain(x, padding), padding, lengths, embedding), None
+        found = [] if padding is None else [padding]
+        return _output(self._plain(x, padding), found, lengths, embedding)
 
     def renew(self, new: "FastEncoder") -> bool:
         """Copies the packed weights of another one, see :meth:`CachedDecoder.renew`."""
@@ -156,7 +194,7 @@ class FastEncoder:
         if encoder.layernorm_embedding is not None:
             x = encoder.layernorm_embedding(x)
         lengths = real.sum(1, keepdim=True)
-        return placed | _output(self._plain(x, padding), padding, lengths, embedding)
+        return placed | _output(self._plain(x, padding), [padding], lengths, embedding)
 
     def positions(self, length: int) -> Tensor | None:
         """(N, C) position embeddings of a source of that length, or of as much as has positions; None: it has none."""
@@ -183,43 +221,39 @@ class FastEncoder:
             x = layer(x, hidden_keys)
         return x if self.norm is None else self.norm(x)
 
-    def _compiled(
-        self, src_tokens: Tensor, reader: CompiledLayers | None
-    ) -> tuple[EncoderOut, Tensor | None]:
-        compiled, encoder = self.compiled, self.encoder
+    def _compiled(self, src_tokens: Tensor, reader: CompiledLayers | None) -> Encoded:
+        compiled, encoder, pad = self.compiled, self.encoder, self.padding_idx
         assert compiled is not None
-        (rows, length), host = src_tokens.shape, src_tokens.device  # the default may be another
-        lengths = torch.empty((rows, 1), dtype=torch.int32, device=host)
-        tokens, said = src_tokens, UNREADABLE
+        found, tokens, said = Encoded(src_tokens, self.channels), src_tokens, UNREADABLE
         if tokens.dtype is not torch.int64 or not tokens.is_contiguous():
             tokens = tokens.to(torch.int64).contiguous()
         # What PyTorch does not embed is refused by it.
         if compiled.embeds and src_tokens.dtype in (torch.int64, torch.int32):
-            shape = rows, length, self.channels
-            x = torch.empty(shape, dtype=torch.float32, device=host)
-            embedding = torch.empty(shape, dtype=torch.float32, device=host)
-            given = tokens, self.padding_idx, self.types, lengths
-            said, memory = compiled.encode(*given, x, embedding, self.positions(length), reader)
+            table = self.positions(found.length)
+            said, memory = compiled.encode(tokens, pad, self.types, found.room, table, reader)
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
             if x.size(-1) != self.channels:
                 raise ValueError(
                     f"the encoder embeds a token in {x.size(-1)} numbers, its layers read {self.channels}"
                 )
-            x = x.clone(memory_format=torch.contiguous_format) if x is embedding else x.contiguous()
-            given = tokens, self.padding_idx, 0, lengths
-            said, memory = compiled.encode(*given, x, reader=reader)
-        padding = src_tokens.eq(self.padding_idx) if said == PADDED else None
-        return _output(x, padding, lengths, embedding), memory
+            for own, given in zip(found.of_tokens, (x, embedding), strict=True):
+                own.copy_(given)
+            said, memory = compiled.encode(tokens, pad, 0, found.room, reader=reader)
+        if said == PADDED:
+            found.padding.append(src_tokens.eq(pad))
+        if memory is not None:
+            found.reader, found.memory = reader, memory
+        return found
 
 
 def _output(
-    states: Tensor, padding: Tensor | None, lengths: Tensor, embedding: Tensor
+    states: Tensor, padding: list[Tensor], lengths: Tensor, embedding: Tensor
 ) -> EncoderOut:
-    """fairseq's dictionary, of states and embeddings (B, S, C), padding (B, S) bool and lengths (B, 1)."""
+    """fairseq's dictionary, of states and embeddings (B, S, C), padding (B, S) bool if any, and lengths (B, 1)."""
     return {
         "encoder_out": [states.transpose(0, 1)],  # S x B x C, as fairseq has it
-        "encoder_padding_mask": [] if padding is None else [padding],
+        "encoder_padding_mask": padding,
         "encoder_embedding": [embedding],
         "encoder_states": [],
         "fc_results": [],
@@ -243,7 +277,8 @@ def position_table(part: Any, size: int, width: int) -> Tensor:
 def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
     """The output in the dtype of ``like``: packed models in bfloat16 compute in fp32, stock modules do not."""
     names = "encoder_out", "encoder_embedding"
-    if encoder_out["encoder_out"][0].dtype is like.dtype:
+    fp32 = isinstance(encoder_out, Encoded) and like.dtype is torch.float32
+    if fp32 or encoder_out["encoder_out"][0].dtype is like.dtype:
         return encoder_out
     return encoder_out | {
         name: [states.to(like.dtype) for states in encoder_out[name]] for name in names

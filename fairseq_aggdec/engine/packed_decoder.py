@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
-from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer, position_table
+from fairseq_aggdec.engine.encoder import Encoded, EncoderOut, FastLayer, position_table
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
     FastLinear,
@@ -304,14 +304,12 @@ class PackedDecoder:
         self,
         encoder_out: EncoderOut,
         tokens: Tensor | None = None,
-        memory: Tensor | None = None,
     ) -> tuple[Memory, Tensor | None]:
         """What the decoder reads of a source.
 
         Args:
             encoder_out: fairseq's encoder output, states (S, B, C_enc).
             tokens: (B, S) int64, which only some embeddings need.
-            memory: keys and values (layers, B, S, 2C), if they were computed with the encoder; None: they were not.
 
         Returns:
             Keys and values (B, S, 2C) of each layer, followed by what the embedding reads; the additive mask of padding
@@ -320,21 +318,22 @@ class PackedDecoder:
         Raises:
             ValueError: the encoder is of another width than the decoder reads.
         """
-        states, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"]
-        if self.layers and states.size(-1) != self.source_width:
-            raise ValueError(
-                f"the encoder gives {states.size(-1)} numbers for a token and the decoder reads {self.source_width}: "
-                "take the encoder and the decoder of one model"
-            )
-        mask = additive_mask(padding[0], states.dtype) if padding else None
         kv: Memory
-        if memory is not None:
-            kv = memory
-        elif self.compiled is not None and states.dtype is torch.float32:
-            kv = self.compiled.read_source(states.transpose(0, 1).contiguous())
+        if isinstance(encoder_out, Encoded) and encoder_out.reader is self.compiled:
+            kv, states, padding = encoder_out.memory, encoder_out.room, encoder_out.padding
         else:
+            states, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"]
+            if self.layers and states.size(-1) != self.source_width:
+                raise ValueError(
+                    f"the encoder gives {states.size(-1)} numbers for a token and the decoder reads "
+                    f"{self.source_width}: take the encoder and the decoder of one model"
+                )
             states = states.transpose(0, 1)  # (B, S, C_enc)
-            kv = [layer.cross_kv(states) for layer in self.layers]
+            if self.compiled is not None and states.dtype is torch.float32:
+                kv = self.compiled.read_source(states.contiguous())
+            else:
+                kv = [layer.cross_kv(states) for layer in self.layers]
+        mask = additive_mask(padding[0], states.dtype) if padding else None
         more = self.embedding.source(encoder_out, tokens)
         return ([*kv, *more] if more else kv), mask
 
