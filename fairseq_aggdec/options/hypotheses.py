@@ -9,6 +9,7 @@ from torch import Tensor
 from fairseq_aggdec.windows.transfer import in_fp32, in_int64, sent
 
 Hypothesis = dict[str, Any]
+NOTHING = torch.empty(0, device="cpu")
 
 
 def hypothesis(
@@ -27,13 +28,12 @@ def hypothesis(
         steps: iterations that it took.
         history: what every iteration saw, where that was kept (``--retain-iter-history``).
     """
-    nothing = torch.empty(0)
     return {
         "tokens": tokens,
         "score": score,
         "positional_scores": scores,
-        "attention": nothing,
-        "alignment": nothing,
+        "attention": NOTHING,
+        "alignment": NOTHING,
         "steps": steps,
         "history": [{"tokens": torch.as_tensor(seen)} for seen in history],
     }

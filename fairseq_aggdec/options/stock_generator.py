@@ -19,6 +19,8 @@ from fairseq.sequence_generator import (
 )
 from torch import Tensor, nn
 
+from fairseq_aggdec.engine.plain.writes import Writes, table_of
+
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
 ENSEMBLES = EnsembleModel, EnsembleModelWithAlignment
 # How the other searches of fairseq are asked for.
@@ -132,6 +134,36 @@ def search_gap(generator: Any) -> str | None:
         # Where </s> may come first, stock then goes on with the hypothesis that it ended.
         return "a beam as large as the vocabulary"
     return next(_model_gaps(generator), None)
+
+
+class Gap:
+    """:func:`search_gap` of a generator, asked for every batch: looked for anew when what it reads was written to."""
+
+    def __init__(self) -> None:
+        self.writes, self.without = Writes(), (0, 0)
+
+    def of(self, generator: Any) -> str | None:
+        own = id(generator), id(vars(generator))
+        if self.without == own and not self.writes.any():
+            return None
+        self.without = 0, 0
+        if (gap := search_gap(generator)) is None and hasattr(generator.tgt_dict, "__dict__"):
+            parts = [generator.model, generator.search, *generator.search._modules.values()]
+            if blocker := generator.repeat_ngram_blocker:
+                parts.append(blocker)
+            things, modules = [*parts, generator.tgt_dict], [generator, *parts]
+            if self.writes.owner != own or list(map(id, self.writes.things)) != list(
+                map(id, things)
+            ):
+                tables = [*(part._modules for part in modules), *map(table_of, _READ)]
+                self.writes = Writes(things, tables, generator)
+                gap = search_gap(generator)  # what was written meanwhile is seen
+            if gap is None:
+                self.without = own
+        return gap
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Gap, ()
 
 
 def blocks_as_stock(generator: Any) -> bool:

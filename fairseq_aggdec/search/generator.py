@@ -21,7 +21,7 @@ from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.options.stock_generator import search_gap
+from fairseq_aggdec.options.stock_generator import Gap
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
@@ -86,7 +86,7 @@ class CachedGenerator(SequenceGenerator):
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.options = Options.of(self)
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
-        self.precision = precision
+        self.precision, self.known = precision, Gap()
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
@@ -119,7 +119,7 @@ class CachedGenerator(SequenceGenerator):
 
     def gap(self) -> str | None:
         """Why stock fairseq has to decode: what was changed on this generator since it was built; else None."""
-        return search_gap(self)
+        return self.known.of(self)
 
     def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
         """As stock's, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
