@@ -19,7 +19,7 @@ from fairseq.sequence_generator import (
 )
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.writes import Writes, table_of
+from fairseq_aggdec.engine.plain.writes import CLASS, VERSION, Writes, tables_of
 
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
 ENSEMBLES = EnsembleModel, EnsembleModelWithAlignment
@@ -146,20 +146,15 @@ class Gap:
         own = id(generator), id(vars(generator))
         if self.without == own and not self.writes.any():
             return None
-        self.without = 0, 0
-        if (gap := search_gap(generator)) is None and hasattr(generator.tgt_dict, "__dict__"):
-            parts = [generator.model, generator.search, *generator.search._modules.values()]
-            if blocker := generator.repeat_ngram_blocker:
-                parts.append(blocker)
-            things, modules = [*parts, generator.tgt_dict], [generator, *parts]
-            if self.writes.owner != own or list(map(id, self.writes.things)) != list(
-                map(id, things)
-            ):
-                tables = [*(part._modules for part in modules), *map(table_of, _READ)]
-                self.writes = Writes(things, tables, generator)
-                gap = search_gap(generator)  # what was written meanwhile is seen
-            if gap is None:
-                self.without = own
+        parts = list(generator.children())
+        parts += [inner for part in parts for inner in part.children()]
+        tables = [part._modules for part in (generator, *parts)]
+        tables += tables_of({*_READ, *type(generator).__mro__})
+        # Asked while the generator and its dictionary are there; to keep these here would keep them for ever.
+        places = own[0] + CLASS, own[1] + VERSION
+        self.writes = Writes([*parts, generator.tgt_dict], tables, places)
+        gap = search_gap(generator)
+        self.without = own if gap is None else (0, 0)
         return gap
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -152,7 +152,7 @@ class CachedGenerator(SequenceGenerator):
         try:
             with self._conditions(source.device):
                 batch = self._batch(sample, source, prefix_tokens, bos_token)
-                with torch.inference_mode():
+                with torch._C._InferenceMode(True):  # what torch.inference_mode() enters
                     done = self._decode(batch)
                 found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         finally:
@@ -302,8 +302,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
-        if type(self.rules) is Rules:  # not somebody's own
-            self.rules = Rules.of(self.options)
+        own = self.rules  # or somebody's
+        if type(own) is Rules and own is not (rules := Rules.of(self.options)):
+            self.rules = rules  # nn.Module takes long to set it
         rows, device = self._rows(batch, limits), batch.source.device
         state = DecodeState(rows, self.eos, device, batch.sample)
         restricted = self._start(batch, state, limits)

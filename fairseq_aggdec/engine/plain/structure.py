@@ -117,9 +117,6 @@ class Structure:
         grow = {id(table.buffers) for table in self.growing}
         self.tables = [table for table in tables if id(table) not in grow]
         self.parts = [module._modules for module in self.modules if len(module._modules) > 1]
-        # Most are empty, which is seen faster.
-        self.empty = [table for table in self.tables if not table]
-        self.tables = [table for table in self.tables if table]
         self.contents = list(map(dict, self.tables))
         of_classes = [(cls, name) for cls in types for name in methods(cls)]
         self.classes = [cls for cls, _ in of_classes]
@@ -151,7 +148,7 @@ class Structure:
     def _differs(self) -> bool:
         try:
             # What is the same object is not compared; tensors that are not cannot be.
-            if any(self.empty) or self.tables != self.contents or self._now() != self.before:
+            if self.tables != self.contents or self._now() != self.before:
                 return True
         except (KeyError, AttributeError, RuntimeError):
             return True

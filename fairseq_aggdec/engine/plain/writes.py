@@ -5,13 +5,14 @@ they stand in memory, as TorchDynamo reads them. With any other Python there may
 """
 
 import gc
+import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.windows.transfer import words
+from fairseq_aggdec.windows.transfer import int64_array
 
 RELEASE = sys.implementation.name == "cpython" and not hasattr(sys, "gettotalrefcount")
 COUNTED = RELEASE and sys.version_info[:2] == (3, 11) and sys.maxsize > 2**32
@@ -21,49 +22,40 @@ CLASS, VERSION = 8, 24
 _order = attrgetter("__mro__")
 
 
-def table_of(cls: type) -> dict[str, Any]:
-    """The dictionary of a class itself, behind the view that ``vars()`` gives."""
-    (table,) = gc.get_referents(vars(cls))
-    return table
+def tables_of(classes: Iterable[type]) -> list[Any]:
+    """The dictionaries of classes themselves, behind the views that ``vars()`` gives."""
+    return gc.get_referents(*map(vars, classes))
 
 
 class Writes:
     """Whether attributes of objects or of their classes were written to.
 
     Args:
-        things: objects: their class, the attributes of their own, those of the class and its bases.
+        things: objects: their class, the attributes of their own, those of the class and its bases. Kept alive.
         tables: more dictionaries. That ``OrderedDict.move_to_end`` changes the order of one is not seen.
-        owner: one more object, which is not kept alive: this may be asked while it and its dictionary are.
+        places: more addresses of 8 bytes, which the caller keeps alive.
     """
 
     def __init__(
-        self,
-        things: Iterable[Any] = (),
-        tables: Iterable[dict[Any, Any]] = (),
-        owner: Any = None,
+        self, things: Sequence[Any] = (), tables: Iterable[Any] = (), places: Iterable[int] = ()
     ):
-        self.things = things = list(things)
-        read = things if owner is None else [*things, owner]
-        self.owner = id(owner), id(None if owner is None else vars(owner))
-        self.classes = list(set(map(type, read)))
+        self.classes = list(set(map(type, things)))
         self.orders = list(map(_order, self.classes))
-        bases = {base for order in self.orders for base in order}
-        # Alive, as their memory is read.
-        self.tables = [*map(vars, things), *tables, *map(table_of, bases)]
-        places = [id(thing) + CLASS for thing in read]
-        places += [id(table) + VERSION for table in self.tables]
-        if owner is not None:
-            places.append(id(vars(owner)) + VERSION)
-        self.places, self.found = words(places), words([0] * len(places))
-        (at, count), (found, _) = self.places.buffer_info(), self.found.buffer_info()
-        # Scripted modules have something else in place of dictionaries.
-        sure = read and COUNTED and all(isinstance(table, dict) for table in self.tables)
-        self.call = (at, found, count) if sure and kernels() is not None else None
+        bases = set(itertools.chain(*self.orders))
+        own = [getattr(thing, "__dict__", None) for thing in things]
+        self.kept = things, [*own, *tables, *tables_of(bases)]
+        at = [*places, *(id(thing) + CLASS for thing in things)]
+        at += [id(table) + VERSION for table in self.kept[1]]
+        self.places, self.found = int64_array(at), int64_array([0] * len(at))
+        self.call = self.places.buffer_info()[0], self.found.buffer_info()[0], len(at)
+        # Scripted modules and things with slots have something else in place of dictionaries.
+        dicts = all(isinstance(table, dict) for table in self.kept[1])
+        self.sure = bool(at) and COUNTED and dicts and kernels() is not None
         self.any()
 
     def any(self) -> bool:
         """Whether there may have been a write since this was last asked, or since it was made."""
-        if self.call is None or kernels().aggdec_written(*self.call):
+        if not self.sure or kernels().aggdec_written(*self.call):
             return True
         before, self.orders = self.orders, list(map(_order, self.classes))
         return before != self.orders
