@@ -302,9 +302,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
-        own = self.rules  # or somebody's
-        if type(own) is Rules and own is not (rules := Rules.of(self.options)):
-            self.rules = rules  # nn.Module takes long to set it
+        if type(self.rules) is Rules and self.rules is not (rules := Rules.of(self.options)):
+            self.rules = rules  # they were nobody's own
         rows, device = self._rows(batch, limits), batch.source.device
         state = DecodeState(rows, self.eos, device, batch.sample)
         restricted = self._start(batch, state, limits)
