@@ -134,7 +134,8 @@ def decoding_on(
         tf32: products of fp32 may round to TF32.
     """
     autocast = torch.is_autocast_enabled(device.type)
-    if device.type == "cpu" and not autocast and torch.get_default_device() == HOST:
+    # Another default device is a mode on this stack; to ask for the device takes ten times as long.
+    if device.type == "cpu" and not autocast and not torch._C._len_torch_function_stack():
         return _AS_IT_IS
     return _conditions(device, streams, tf32, autocast)
 
