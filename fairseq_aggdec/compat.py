@@ -73,8 +73,6 @@ def check_fairseq() -> None:
 
     Several distributions share the import name `fairseq`; an older one fails late and obscurely.
     """
-    # One of its tasks tells everybody who imports it to install tensorboardX.
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     try:
         import fairseq
     except (ImportError, ValueError) as error:  # ValueError: fairseq 0.12.2 under Python >= 3.11

@@ -21,25 +21,25 @@ ANNOUNCES = "fairseq.models.fairseq_model"  # logs what the hub has built
 def watch_hub() -> None:
     """Says how each model of a hub decodes that was told of this package."""
     announcing = logging.getLogger(ANNOUNCES)
-    if not any(isinstance(present, HubFilter) for present in announcing.filters):
-        announcing.addFilter(HubFilter())
-    announcing.setLevel(logging.INFO)  # it is asked at every level of the others; see HubFilter
+    announcing.addFilter(tell_of_dropped_options)  # a second time changes nothing
+    announcing.setLevel(
+        logging.INFO
+    )  # the filter sees every record, and drops what fairseq's level drops
 
 
-class HubFilter(logging.Filter):
-    """Lets every record pass that the root's level lets pass.
+def tell_of_dropped_options(record: logging.LogRecord) -> bool:
+    """Logs a line if a record holds a configuration with this package as its user_dir and without ``decoding``.
 
-    It says a line where a configuration among them names this package and not how to decode.
+    Returns:
+        whether the level of fairseq's loggers lets the record pass.
     """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(cfg := record.msg, Mapping):
-            common, task = cfg.get("common") or {}, cfg.get("task") or {}
-            user_dir = common.get("user_dir")
-            told = task if isinstance(task, Mapping) else vars(task)
-            if user_dir and Path(user_dir).resolve() == PACKAGE and "decoding" not in told:
-                logger.info(
-                    "this hub model decodes with --decoding beam; fairseq's hub drops other options of the plugin, "
-                    "which fairseq_aggdec.adopt(model, decoding=...) takes"
-                )
-        return record.levelno >= logging.getLogger("fairseq").getEffectiveLevel()
+    if isinstance(cfg := record.msg, Mapping):
+        common, task = cfg.get("common") or {}, cfg.get("task") or {}
+        user_dir = common.get("user_dir")
+        told = task if isinstance(task, Mapping) else vars(task)
+        if user_dir and Path(user_dir).resolve() == PACKAGE and "decoding" not in told:
+            logger.info(
+                "this hub model decodes with --decoding beam; fairseq's hub drops other options of the plugin, which "
+                "fairseq_aggdec.adopt(model, decoding=...) takes"
+            )
+    return record.levelno >= logging.getLogger("fairseq").getEffectiveLevel()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from fairseq.data import Dictionary
 from rich.console import Console
@@ -22,51 +23,49 @@ OWN, DISCARDED = "own", "discarded"
 AWAITED, NEEDED, VAIN, CALL = "awaited", "needed", "vain", "call"
 OTHERS = "others"
 BEHIND, SCORE, ENDED, WINNER = "behind", "score", "ended", "winner"
-# Of rich; the report has the same names as CSS classes.
-STYLES = {
-    COMMITTED: "dim",
-    ACCEPTED: "green",
-    RELAXED: "blue underline",
-    OWN: "bold red",
-    DISCARDED: "strike dim",
-    AWAITED: "bold red",
-    NEEDED: "green",
-    VAIN: "strike dim",
-    CALL: "dim",
-    OTHERS: "dim",
-    BEHIND: "dim",
-    SCORE: "dim",
-    ENDED: "magenta",
-    WINNER: "bold magenta reverse",
-}
-# Around the text where there are no colours: in a file, in a pipe.
-MARKS = {
-    RELAXED: ("(", ")"),
-    OWN: ("[", "]"),
-    DISCARDED: ("~", "~"),
-    AWAITED: ("[", "]"),
-    VAIN: ("~", "~"),
-    OTHERS: ("{", "}"),
-    BEHIND: ("...", ""),
-    SCORE: ("= ", ""),
-    ENDED: ("= ", ""),
-    WINNER: (">> ", " <<"),
-}
-MEANING = {
-    COMMITTED: "committed before",
-    ACCEPTED: "drafted and accepted: decoded in parallel",
-    RELAXED: "drafted and accepted, though the verifier would have written another token",
-    OWN: "the verifier's own token, where the draft ended or failed",
-    DISCARDED: "drafted or predicted, and thrown away",
-    CALL: "3: which call of the decoder evaluated what follows",
-    AWAITED: "the search waited for it",
-    NEEDED: "evaluated ahead of the search, and needed",
-    VAIN: "evaluated ahead, and not needed",
-    OTHERS: "tokens of other hypotheses, evaluated in the same call",
-    BEHIND: "the token that the branch goes on behind",
-    SCORE: "log-probability of a prefix that left the beam, the sum over its tokens",
-    ENDED: "a hypothesis ends here; its score",
-    WINNER: "the winner, which is the output; its score",
+
+
+class TokenKind(NamedTuple):
+    """How tokens of one kind are shown; the report has CSS classes of the same names.
+
+    Attributes:
+        style: of rich.
+        meaning: for the legend.
+        marks: before and after the text where there are no colours, in a file or a pipe.
+    """
+
+    style: str
+    meaning: str
+    marks: tuple[str, str] = ("", "")
+
+
+KINDS = {
+    COMMITTED: TokenKind("dim", "committed before"),
+    ACCEPTED: TokenKind("green", "drafted and accepted: decoded in parallel"),
+    RELAXED: TokenKind(
+        "blue underline",
+        "drafted and accepted, though the verifier would have written another token",
+        ("(", ")"),
+    ),
+    OWN: TokenKind(
+        "bold red", "the verifier's own token, where the draft ended or failed", ("[", "]")
+    ),
+    DISCARDED: TokenKind("strike dim", "drafted or predicted, and thrown away", ("~", "~")),
+    CALL: TokenKind("dim", "3: which call of the decoder evaluated what follows"),
+    AWAITED: TokenKind("bold red", "the search waited for it", ("[", "]")),
+    NEEDED: TokenKind("green", "evaluated ahead of the search, and needed"),
+    VAIN: TokenKind("strike dim", "evaluated ahead, and not needed", ("~", "~")),
+    OTHERS: TokenKind("dim", "tokens of other hypotheses, evaluated in the same call", ("{", "}")),
+    BEHIND: TokenKind("dim", "the token that the branch goes on behind", ("...", "")),
+    SCORE: TokenKind(
+        "dim",
+        "log-probability of a prefix that left the beam, the sum over its tokens",
+        ("= ", ""),
+    ),
+    ENDED: TokenKind("magenta", "a hypothesis ends here; its score", ("= ", "")),
+    WINNER: TokenKind(
+        "bold magenta reverse", "the winner, which is the output; its score", (">> ", " <<")
+    ),
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know
@@ -77,7 +76,7 @@ class Piece:
     """Tokens of one kind, as text.
 
     Attributes:
-        kind: a key of ``STYLES``.
+        kind: a key of ``KINDS``.
         call: of the decoder that evaluated them, where a line has tokens of several; None where a line is a call.
     """
 
@@ -88,7 +87,7 @@ class Piece:
     @property
     def marked(self) -> str:
         """The text with a mark around what is in it."""
-        left, right = MARKS.get(self.kind, ("", ""))
+        left, right = KINDS[self.kind].marks
         words = self.text.lstrip()
         return f"{self.text[: len(self.text) - len(words)]}{left}{words}{right}"
 
@@ -250,7 +249,7 @@ def legend(traces: Sequence[Trace]) -> dict[str, str]:
     """Kind -> meaning, of the kinds that occur."""
     shown = (line for trace in traces for line in (*trace.iterations, *trace.verified))
     kinds = {piece.kind for line in shown for piece in line}
-    return {kind: meaning for kind, meaning in MEANING.items() if kind in kinds}
+    return {name: kind.meaning for name, kind in KINDS.items() if name in kinds}
 
 
 def lines(shown: Trace, marked: bool = False) -> Iterator[Text]:
@@ -273,7 +272,7 @@ def lines(shown: Trace, marked: bool = False) -> Iterator[Text]:
 
 def _coloured(line: Text, pieces: Sequence[Piece], marked: bool) -> Text:
     for piece in pieces:
-        line.append(piece.marked if marked else piece.text, style=STYLES[piece.kind])
+        line.append(piece.marked if marked else piece.text, style=KINDS[piece.kind].style)
     return line
 
 

@@ -125,8 +125,9 @@ def test_marks_take_the_place_of_colours(shown: trace.Trace, words: Dictionary) 
 def test_every_kind_looks_unlike_the_others_without_colours() -> None:
     """Accepted text is plain; committed text is only ever beside it in lines that say so."""
     accepted = {ACCEPTED, trace.NEEDED, trace.CALL, COMMITTED}
-    assert trace.MARKS.keys() == trace.STYLES.keys() - accepted
-    assert trace.MARKS[DISCARDED] != trace.MARKS[OWN] != trace.MARKS[RELAXED]
+    marks = {name: kind.marks for name, kind in trace.KINDS.items() if kind.marks != ("", "")}
+    assert marks.keys() == trace.KINDS.keys() - accepted
+    assert marks[DISCARDED] != marks[OWN] != marks[RELAXED]
 
 
 def test_half_of_a_character_is_shown_as_what_it_is(words: Dictionary) -> None:
