@@ -31,6 +31,7 @@ NUMBERS = {
     ),
     *("features", "written", "bias", "kept", "x", "gain", "shift", "residual", "y"),
 }
+HALF_WORDS = "seen", "hidden"  # structs of words of 4 bytes; other whole numbers have 8
 # Tensors of which a kernel reads 16 bytes at once, and those whose steps between rows it is told.
 _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
@@ -105,10 +106,7 @@ class Signature:
     def _knows(self, word: str, x: Tensor, found: Sequence[Any]) -> bool:
         if self.precision is not None and word in self.numbers:
             return PRECISIONS.get(x.dtype) == found[self.precision]
-        return x.dtype is not torch.int32 or word in (
-            "seen",
-            "hidden",
-        )  # those have words of 4 bytes
+        return x.dtype is not torch.int32 or word in HALF_WORDS
 
 
 def words(arguments: Sequence[Any]) -> bytes:

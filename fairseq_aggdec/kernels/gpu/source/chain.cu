@@ -110,6 +110,12 @@ __device__ void Follow::of(const Chain& p) {
 }
 
 // In half precision with as many registers as there are, else some are spilt; in fp32 it is the other way round.
-extern "C" __global__ void __launch_bounds__(512, COMPILED_FOR == IN_FP32 ? 0 : 1) follow(const Chain p) {
+#if defined(PRECISION) && PRECISION == 0
+#define FOLLOWS __launch_bounds__(512)
+#else
+#define FOLLOWS __launch_bounds__(512, 1)
+#endif
+
+extern "C" __global__ void FOLLOWS follow(const Chain p) {
     by_precision<Follow>(p);
 }
