@@ -44,9 +44,7 @@ def cut_blocks(
         block (B, k): the tokens that follow the prefix, ``pad`` past ``</s>``.
     """
     rows, width = target.shape
-    first = (
-        (target != pad).int().argmax(1, keepdim=True)
-    )  # (B, 1), where the padding at the left ends
+    first = (target != pad).int().argmax(1, keepdim=True)  # (B, 1), behind the left padding
     prefix_lengths = prefix_lengths.unsqueeze(1)
     column = torch.arange(width - 1, device=target.device) - (width - 1) + prefix_lengths
     prefix = target.gather(1, (first + column).clamp(min=0)).masked_fill_(column < 0, pad)

@@ -114,10 +114,8 @@ class NarDrafter(ModelDrafter):
         if any(room):
             self._begin()
             if self._is_well():
-                grow, slots = (
-                    functools.partial(self._grow, state),
-                    functools.partial(self._slots, state),
-                )
+                grow = functools.partial(self._grow, state)
+                slots = functools.partial(self._slots, state)
                 return self.drafted(state, block_size, room, grow, slots)
         return Draft([()] * len(room))
 

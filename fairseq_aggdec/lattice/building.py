@@ -105,10 +105,8 @@ def build(
 
 def _aligned(pairs: BinarisedPairs, links: Path) -> Iterator[tuple[int, AlignedPairs]]:
     """The pairs with their links, checked, each chunk with the number of its first pair."""
-    first, chunks = (
-        0,
-        tqdm(pairs.chunks(), desc="count", unit=" chunks", total=math.ceil(len(pairs) / CHUNK)),
-    )
+    first, total = 0, math.ceil(len(pairs) / CHUNK)
+    chunks = tqdm(pairs.chunks(), desc="count", unit=" chunks", total=total)
     for sides, found in zip_longest(chunks, read_links(links)):
         at, counts = found or (np.empty((0, 2), np.int32), np.empty(0, np.int64))
         expected = len(sides[0].lengths) if sides else 0

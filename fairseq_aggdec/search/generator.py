@@ -347,9 +347,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
                 with self.counters.clock("verify"):
                     loop.decode(state, size, self.counters)
                 return
-        own = getattr(
-            self._search_on_host, "__func__", None
-        )  # a subclass may search in another way
+        # A subclass may search in another way.
+        own = getattr(self._search_on_host, "__func__", None)
         seen = seen or own is not DraftAndVerifyGenerator._search_on_host
         if seen or not compiled_greedy.decode(self, state):
             self._search_on_host(state, drafter, self.counters)

@@ -82,9 +82,8 @@ class GridWindow(Window):
 
     @property
     def row_of(self) -> Tensor:
-        if (
-            self.rows_of_slots is None
-        ):  # made where it is read; cached_property has a lock, which a graph cannot have
+        # Not a cached_property: it has a lock, which a captured graph cannot have.
+        if self.rows_of_slots is None:
             rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
             self.rows_of_slots = rows.expand(-1, self.width).flatten()
         return self.rows_of_slots

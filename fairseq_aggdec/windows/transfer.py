@@ -115,9 +115,8 @@ class Watch(Protocol):
         """Says whether there was a change."""
 
 
-HOST_COPY = (
-    "aggdec_host_copy"  # attribute of a tensor: its version, and its numbers then on the host
-)
+# Attribute of a tensor: its version, and its numbers of that version on the host.
+HOST_COPY = "aggdec_host_copy"
 
 
 def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:

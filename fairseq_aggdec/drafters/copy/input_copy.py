@@ -99,13 +99,10 @@ class CopyDrafter(DeviceDrafter):
             return NO_COPIES
         if type(self.draft_length) not in (CopyLength, FixedCopyLength):
             return None
-        draft_length, total = self.draft_length, self.draft_length.total
-        texts, first = (
-            [text.tokens for text in self.texts],
-            (draft_length.probing, draft_length.unknown),
-        )
-        known = draft_length.step_cost, total.sum, total.weight
-        return Copies(texts, self.match, draft_length.fixed, draft_length.most, *first, *known)
+        length, total = self.draft_length, self.draft_length.total
+        texts = [text.tokens for text in self.texts]
+        known = length.probing, length.unknown, length.step_cost, total.sum, total.weight
+        return Copies(texts, self.match, length.fixed, length.most, *known)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:

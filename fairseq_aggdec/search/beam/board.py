@@ -97,11 +97,9 @@ class BeamBoard:
         self.sight = like.new_empty(rows, beam, grid_end(beam * length))
         self.written = numbers(beam, length + 1) if options.no_repeat_ngram_size > 0 else None
         self.forced, self.lengths = numbers(prefix + 1), numbers()
-        self.flags, self.cleared = (
-            numbers(),
-            [torch.zeros(3, rows, dtype=torch.long, device=device)],
-        )
-        self.rounds, self.count, self.depths = self.cleared[0].unbind(0)
+        cleared = torch.zeros(3, rows, dtype=torch.long, device=device)
+        self.flags, self.cleared = numbers(), [cleared]  # in a list: permute() moves its parts
+        self.rounds, self.count, self.depths = cleared.unbind(0)
         self.words, self.parents = numbers(length, beam), numbers(length, beam)
         self.totals = sums(length, beam)
         self.nodes, self.ends = numbers(beam + 1), sums(beam + 1)

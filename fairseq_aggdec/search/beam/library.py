@@ -230,10 +230,7 @@ class WindowByWindow:
 
     def _foresee(self, output: DecoderOutput) -> None:
         library = self.library
-        behind, following = (
-            int64_array([0] * library.sentences),
-            int64_array([0] * library.sentences),
-        )
+        behind, following = (int64_array([0] * library.sentences) for _ in range(2))
         library.library.aggdec_beam_behind(library.handle, address(behind), address(following))
         read = [row for row, index in enumerate(self.rows) if behind[index] >= 0]
         if not read:

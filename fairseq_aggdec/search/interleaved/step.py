@@ -119,9 +119,8 @@ def _best_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         all_sums.append(sums + end[:, slot : slot + 1])
         all_columns.append(columns + ending[slot])
         sums = (sums.unsqueeze(2) + going_on[:, slot : slot + 1]).flatten(1)  # (R, P W)
-        columns = (columns.unsqueeze(2) + words[slot]).flatten(
-            1, 2
-        )  # (1, P W, z), if pruned (R, ..)
+        # (1, P W, z), if pruned (R, ..)
+        columns = (columns.unsqueeze(2) + words[slot]).flatten(1, 2)
         if sums.size(1) > MANY_SUMS and slot + 1 < step:
             sums, best = sums.topk(width)
             columns = _picked(columns, best)
