@@ -52,6 +52,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "ahead", property(lambda pace: next(ahead)))
 
 
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
 def test_both_searches_count_alike(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     sample, found = make_batch(random_sources(21, 7, longest=25)), {}
     for name in ("device", "host"):
