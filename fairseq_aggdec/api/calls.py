@@ -77,10 +77,7 @@ class Call:
                 hint = f"did you mean {', '.join(near)}?" if near else f"there are {known}"
                 raise TypeError(f"a call has no option {name!r}: {hint}")
             if name in LEAST and value is not None:
-                least = LEAST[name]
-                if type(value) is not int or value < least:
-                    said = f"it must be a whole number of at least {least}"
-                    raise ValueError(f"{name}={value!r:.40}: {said}")
+                check_whole(name, value, LEAST[name])
             elif name in CHECKS and value is not None:
                 fits, wanted = CHECKS[name]
                 if not fits(value):
@@ -110,6 +107,12 @@ class Call:
                 raise ValueError(
                     f"{name} has more texts than the {number + 1} sentences: {given!r:.40}"
                 )
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Raises ``ValueError`` for what is no whole number of at least ``least``."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value!r:.40}: it must be a whole number of at least {least}")
 
 
 @dataclass(frozen=True)

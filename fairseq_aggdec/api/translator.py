@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_aggdec.api.calls import Call
+from fairseq_aggdec.api.calls import Call, check_whole
 from fairseq_aggdec.api.decoding import BatchDecoder, Hypothesis
 
 # Batches that are read ahead, so that sentences of like length come together.
@@ -158,10 +159,11 @@ class Translator(BatchDecoder):
         True
         """
         pairs = [_listed(sources), _listed(targets)]
-        _check_sizes(batch_size=batch_size)
+        check_whole("batch_size", batch_size)
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
-        call = Call(source_lang=source_lang, target_lang=target_lang, attention=attention)
+        spoken = {"source_lang": source_lang, "target_lang": target_lang}
+        call = Call.of(spoken | {"attention": attention})
         self.language_support.check(call)
         tokens = [self.encode(one, number, source_lang) for number, one in enumerate(pairs[0])]
         wanted = [
@@ -178,14 +180,16 @@ class Translator(BatchDecoder):
         options: dict[str, Any],
     ) -> Iterator[list[Hypothesis]]:
         _check_texts(sentences)
-        _check_sizes(batch_size=batch_size, lookahead=lookahead)
+        check_whole("batch_size", batch_size)
+        check_whole("lookahead", lookahead)
         call = Call.of(options)
         self.check(call)
         source, target = call.source_lang, call.target_lang
         total = len(sentences) if isinstance(sentences, Sized) else None
         read, first = call.rows(sentences), 0
+        ahead = min(batch_size * lookahead, sys.maxsize)
         with tqdm(total=total, unit="sentence", disable=not progress) as bar:
-            while chunk := list(itertools.islice(read, batch_size * lookahead)):
+            while chunk := list(itertools.islice(read, ahead)):
                 numbers = range(first, first + len(chunk))
                 rows = zip(numbers, chunk, strict=True)
                 tokens = [self.encode(row[0], number, source) for number, row in rows]
@@ -204,12 +208,6 @@ def _check_texts(sentences: object) -> None:
         raise TypeError("give a list of sentences, not one string: [sentence]")
     if not isinstance(sentences, Iterable):
         raise TypeError(f"give a list of sentences, not {sentences!r:.40}")
-
-
-def _check_sizes(**sizes: object) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r:.40}: it must be a whole number of at least 1")
 
 
 def _listed(sentences: Iterable[str]) -> list[str]:

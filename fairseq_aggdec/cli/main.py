@@ -49,15 +49,16 @@ def main() -> int:
     arguments = sys.argv[1:]
     first = arguments[0] if arguments else "--help"
     if first in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if arguments else refusals.REFUSED
+        return _say(usage()) or (0 if arguments else refusals.REFUSED)
     if first == "--user-dir":
-        print(fairseq_aggdec.__path__[0])
-        return 0
+        return _say(fairseq_aggdec.__path__[0])
     if first == "--version":
-        print(f"fairseq_aggdec {fairseq_aggdec.__version__}")
-        return 0
+        return _say(f"fairseq_aggdec {fairseq_aggdec.__version__}")
     return run_tool(first, arguments[1:])
+
+
+def _say(text: str) -> int:
+    return refusals.run("aggdec", lambda given: print(text, flush=True), [])
 
 
 def no_such_tool(name: str) -> str:

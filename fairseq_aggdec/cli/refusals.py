@@ -83,7 +83,8 @@ def without_usage() -> Iterator[None]:
 def refuse(name: str, sentence: str) -> int:
     for handler in logging.getLogger().handlers:  # what was logged stands before it
         handler.flush()
-    print(f"{name}: error: {' '.join(sentence.split())}", file=sys.stderr)
+    sentence = re.sub(r"\[Errno \d+\] ", "", " ".join(sentence.split()))
+    print(f"{name}: error: {sentence}", file=sys.stderr)
     return REFUSED
 
 
@@ -138,7 +139,7 @@ def of_a_file(error: OSError, text: str) -> str:
             return (
                 f"there is no {path}, but {others}: name the languages of the data with -s and -t"
             )
-    return re.sub(r"^\[Errno \d+\] ", "", text)
+    return text
 
 
 def wrong_encoding(error: UnicodeError) -> str | None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -187,6 +187,8 @@ class Service:
                 return await fields(request)
         except TimeoutError:
             raise Refused(408, "the body of the request did not come in time") from None
+        except ClientDisconnect:  # in the middle of it
+            raise ClientGone from None
 
     def checked(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a call, if the translator can honour them; else ``Refused`` (400)."""

@@ -155,10 +155,13 @@ def test_refusals(options: dict[str, Any], error: type[Exception], message: str)
 def test_what_cannot_be_translated(iad: Translator) -> None:
     with pytest.raises(TypeError, match="not one string"):
         iad.translate("Це добре .")
-    for size in (0, None, "a", 2.5):
+    for size in (0, None, "a", 2.5, True):
         for ask in (iad.translate, lambda lines, batch_size: iad.score(lines, lines, batch_size)):
             with pytest.raises(ValueError, match=f"batch_size={size!r}: it must be a whole"):
                 ask(["Це добре ."], batch_size=size)  # type: ignore[operator]
+    assert iad.translate(SENTENCES[:2], batch_size=10**30) == iad.translate(SENTENCES[:2])
+    with pytest.raises(TypeError, match="attention='no': it must be True or False"):
+        iad.score(SENTENCES[:1], SENTENCES[:1], attention="no")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a list of sentences, not None"):
         iad.translate(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"sentence 1 has .* the model reads at most 1024"):

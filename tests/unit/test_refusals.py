@@ -19,7 +19,7 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import after_fairseq, installing
-from fairseq_aggdec.cli import refusals
+from fairseq_aggdec.cli import main, refusals
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
 
@@ -57,6 +57,7 @@ def another_dictionary() -> None:
         (another_dictionary, "joined dictionary (both dictionaries of the data folder"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
+        (raiser(SystemExit("error: x: [Errno 28] No space")), "error: x: No space"),
         (lambda: ast.literal_eval("dropout=1"), "--model-overrides: give a Python dictionary"),
         (lambda: ast.literal_eval("dropout"), "--model-overrides: give a Python dictionary"),
         (lambda: b"a\xff".decode(), "is not text in UTF-8: byte 0xFF, invalid start byte"),
@@ -64,7 +65,7 @@ def another_dictionary() -> None:
         (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
@@ -167,3 +168,15 @@ def test_nobody_is_told_to_install_the_project_from_an_index() -> None:
     named = re.compile(r"(?<!un)install (?:-\S+ )*['\"]?(?:fairseq[_-])?aggdec\b")
     told = [path.name for path in files if named.search(path.read_text(encoding="utf-8"))]
     assert told == []
+
+
+@pytest.mark.parametrize("asked", ["--help", "--user-dir", "--version"])
+def test_a_full_disk(
+    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse = raiser(OSError(28, "No space left on device"))
+    full = Namespace(write=lambda text: refuse(), flush=lambda: None)
+    monkeypatch.setattr(sys, "argv", ["aggdec", asked])
+    monkeypatch.setattr(sys, "stdout", full)
+    assert main.main() == refusals.REFUSED
+    assert capsys.readouterr().err == "aggdec: error: No space left on device\n"

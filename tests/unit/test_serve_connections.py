@@ -52,6 +52,17 @@ def test_headers_that_do_not_come(translator: Translator) -> None:
         assert client.get("/health").status_code == 200
 
 
+def test_a_client_that_leaves_before_its_body_is_sent(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = client.base_url.host, client.base_url.port or 0
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
+    until(lambda: 'path="/generate",status=' in client.get("/metrics").text)
+    assert 'path="/generate",status="499"' in client.get("/metrics").text
+    assert "ClientDisconnect" not in caplog.text
+
+
 def test_a_body_that_does_not_come(translator: Translator) -> None:
     with live(translator, timeout=0.2) as client:
         address = client.base_url.host, client.base_url.port or 0
