@@ -249,13 +249,8 @@ void encode_layers(const Layer* layers, const Shape* shape, const Sentences& of,
             for (int64_t first = begin; first < end;) {
                 const int64_t left = std::min<int64_t>({QUERIES, end - first, ends[first] - first});
                 const float* keys = wide + (3 * begins[first] + 1) * channels;
-                const Sight sight{keys,
-                                  keys + channels,
-                                  3 * channels,
-                                  channels / shape->heads,
-                                  ends[first] - begins[first],
-                                  nullptr,
-                                  nullptr};
+                const Sight sight{keys, keys + channels, 3 * channels, channels / shape->heads,
+                                  ends[first] - begins[first], nullptr, nullptr};
                 Sight sights[QUERIES];
                 std::fill(sights, sights + left, sight);
                 attend(wide + 3 * first * channels, 3 * channels, sights, static_cast<int>(left),
@@ -270,6 +265,19 @@ void encode_layers(const Layer* layers, const Shape* shape, const Sentences& of,
     if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, tokens, channels, x);
 }
 
+// What a decoder reads of sources (N, C_enc): keys and values of each layer, out (layers, count, 2C). places: where each
+// token is among `count`, rising; the others get 0. Null: there are no others.
+void read_source(const Layer* layers, int64_t many, const float* states, int64_t tokens, const int64_t* places,
+                 int64_t count, float* out, int64_t threads) {
+    for (int64_t l = 0; l < many; ++l) {
+        const Product& read = layers[l].cross_kv;
+        product(read, states, tokens, out, nullptr, threads, places);
+        for (int64_t n = 0, place = 0; place < count; ++place, out += read.outputs)
+            if (!places || (n < tokens && places[n] == place)) ++n;
+            else std::fill_n(out, read.outputs, 0.0f);
+    }
+}
+
 int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
     const Sentences of(source);
     const int64_t channels = shape->channels, count = source.rows * source.length;
@@ -282,18 +290,14 @@ int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
             std::copy_n(source.states + of.places[n] * channels, channels, x + n * channels);
     }
     encode_layers(layers, shape, of, source.rows, source.threads, x);
+    if (source.readers)
+        read_source(source.readers, source.reading, x, tokens, tokens == count ? nullptr : of.places.data(), count,
+                    source.memory, source.threads);
     if (x == source.states) return WHOLE;
     std::fill_n(source.states, count * channels, 0.0f);
     for (int64_t n = 0; n < tokens; ++n)
         std::copy_n(x + n * channels, channels, source.states + of.places[n] * channels);
     return PADDED;
-}
-
-// What a decoder reads of sources (N, C_enc): keys and values of each layer, out (layers, N, 2C).
-void read_source(const Layer* layers, int64_t many, const float* states, int64_t count, float* out,
-                 int64_t threads) {
-    for (int64_t l = 0; l < many; out += count * layers[l++].cross_kv.outputs)
-        product(layers[l].cross_kv, states, count, out, nullptr, threads);
 }
 
 }  // namespace
@@ -434,19 +438,13 @@ int64_t aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, 
 // The layers of an encoder over a batch of sources, and what a decoder reads of them: WHOLE, PADDED, or UNREADABLE where
 // it cannot embed them.
 int64_t aggdec_encode(const Layer* layers, const Shape* shape, const Source* source) {
-    return tried([&] {
-        const int64_t found = encode(layers, shape, *source);
-        if (source->readers && found != UNREADABLE)
-            read_source(source->readers, source->reading, source->states, source->rows * source->length,
-                        source->memory, source->threads);
-        return found;
-    });
+    return tried([&] { return encode(layers, shape, *source); });
 }
 
 // See read_source.
 int64_t aggdec_read_source(const Layer* layers, const Shape* shape, const float* states, int64_t count,
                            float* out, int64_t threads) {
-    return tried([&] { read_source(layers, shape->layers, states, count, out, threads); });
+    return tried([&] { read_source(layers, shape->layers, states, count, nullptr, count, out, threads); });
 }
 
 }  // extern "C"

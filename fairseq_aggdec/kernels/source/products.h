@@ -70,11 +70,12 @@ struct Output {
     const float* bias;
     const float* residual;  // as y, is added; may be y itself
     bool relu;
+    const int64_t* places;  // (N), which row of y each is; null: in their order
 };
 
 // Ends the sums of 16 outputs from `column` on, `count` of which exist, in one row.
 inline void finish(const Output& out, int64_t row, int64_t column, int count, Floats sum) {
-    const int64_t at = row * out.stride + column;
+    const int64_t at = (out.places ? out.places[row] : row) * out.stride + column;
     if (count >= LANES) {
         if (out.bias) sum = sum + load(out.bias + column);
         if (out.relu) sum = larger(same(0.0f), sum);  // in this order NaN stays NaN
@@ -357,6 +358,23 @@ void by_tiles(int64_t rows, const F& f) {
         }
 }
 
+// Panels `begin` to `end`: f(R, TILE, panel, row, part, turn) for the tiles of each. As many rows at a time as stay in a
+// core's L2 while panel after panel reads them; all where panels are so large that they push the rows out.
+constexpr int64_t IN_CACHE = 1 << 20;  // bytes
+
+template <Kind KIND, class F>
+void by_panels(int64_t begin, int64_t end, int64_t rows, int64_t row_bytes, const F& f) {
+    const bool small = row_bytes * PANEL <= IN_CACHE / 4;
+    const int64_t blocks = small ? (rows * row_bytes + IN_CACHE - 1) / IN_CACHE : 1;
+    for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = rows * block / blocks, count = rows * (block + 1) / blocks - first;
+        for (int64_t panel = begin; panel < end && count; ++panel)
+            by_tiles<KIND>(count, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
+                f(size, wide, panel, first + row, part, turn);
+            });
+    }
+}
+
 // In bfloat16. Tiles take any number of rows: they add up in the order of vectors, but read other pairs.
 void product_bf16(const Product& p, const float* x, int64_t rows, int64_t threads, const Output& out) {
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, steps = (p.inputs + BLOCK - 1) / BLOCK * (BLOCK / 2);
@@ -377,26 +395,25 @@ void product_bf16(const Product& p, const float* x, int64_t rows, int64_t thread
         });
 #else
         const float* numbers = reinterpret_cast<const float*>(rounded);
-        for (int64_t panel = begin; panel < end; ++panel)
-            by_tiles<BF16>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
-                tile_bf16<size(), wide()>(p, panel, part, numbers, steps, row, turn, out);
-            });
+        by_panels<BF16>(begin, end, rows, width * 4, [&](auto size, auto wide, auto panel, auto row, int part, Turn turn) {
+            tile_bf16<size(), wide()>(p, panel, part, numbers, steps, row, turn, out);
+        });
 #endif
     });
 }
 
-// x (N, K), contiguous; y (N, O), may be x only if `residual` is not.
+// x (N, K), contiguous; y (N, O), may be x only if `residual` is not. places: see Output.
 void product(const Product& p, const float* x, int64_t rows, float* y, const float* residual,
-             int64_t threads) {
-    const Output out{y, p.outputs, p.bias, residual, p.relu != 0};
+             int64_t threads, const int64_t* places = nullptr) {
+    const Output out{y, p.outputs, p.bias, residual, p.relu != 0, places};
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, work = rows * p.inputs * p.outputs;
     if (p.bf16) return product_bf16(p, x, rows, threads, out);
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
-            for (int64_t panel = begin; panel < end; ++panel)
-                by_tiles<FP32>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
-                    tile_fp32<size(), wide()>(p, panel, part, x, row, turn, out);
-                });
+            by_panels<FP32>(begin, end, rows, p.inputs * 4,
+                            [&](auto size, auto wide, auto panel, auto row, int part, Turn turn) {
+                                tile_fp32<size(), wide()>(p, panel, part, x, row, turn, out);
+                            });
         });
         return;
     }
@@ -414,10 +431,9 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
         if (rows >= FEWEST_ROWS)
             return panels_of_tiles<int32_t>(p, levels.levels, levels.stride(), rows, begin, end, ended);
 #endif
-        for (int64_t panel = begin; panel < end; ++panel)
-            by_tiles<INT8>(rows, [&](auto size, auto wide, int64_t row, int part, Turn) {
-                tile_int8<size(), wide()>(p, panel, part, levels, row, out);
-            });
+        by_panels<INT8>(begin, end, rows, levels.stride(), [&](auto size, auto wide, auto panel, auto row, int part, Turn) {
+            tile_int8<size(), wide()>(p, panel, part, levels, row, out);
+        });
     });
 }
 

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <vector>
+#include <cstdlib>
 
 #include "failures.h"
 
@@ -54,12 +55,41 @@ void share(int64_t count, int64_t threads, int64_t work, const F& f) {
     if (task.failed) throw std::bad_alloc();
 }
 
-// Memory that is kept from call to call, one of each tag and thread.
+// Memory of a thread, kept from call to call: fresh memory of the system is slow to touch.
+class Memory {
+    void* data_ = nullptr;
+    size_t bytes_ = 0;
+
+  public:
+    Memory() = default;
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory() { std::free(data_); }
+
+    // At least so many bytes, which may hold anything, from a whole line of the cache on; much of it in huge pages.
+    void* of(size_t bytes) {
+        constexpr size_t LINE = 64, HUGE_PAGE = size_t{1} << 21;
+        if (bytes <= bytes_) return data_;
+        bytes = std::max(bytes, bytes_ + bytes_ / 4);
+        const size_t unit = bytes < HUGE_PAGE ? LINE : HUGE_PAGE;
+        bytes = (bytes + unit - 1) / unit * unit;
+        std::free(data_);
+        bytes_ = 0;
+        data_ = std::aligned_alloc(unit, bytes);
+        if (!data_) throw std::bad_alloc();
+        bytes_ = bytes;
+#if defined(MADV_HUGEPAGE)
+        if (unit == HUGE_PAGE) madvise(data_, bytes, MADV_HUGEPAGE);
+#endif
+        return data_;
+    }
+};
+
+// Such memory, one of each tag and thread.
 template <class T, int TAG>
 T* scratch(int64_t size) {
-    thread_local std::vector<T> memory;
-    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
-    return memory.data();
+    thread_local Memory memory;
+    return static_cast<T*>(memory.of(sizeof(T) * static_cast<size_t>(size)));
 }
 
 }  // namespace

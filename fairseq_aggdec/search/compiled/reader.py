@@ -28,6 +28,8 @@ def readable_decoder(verifier: Any) -> CachedDecoder | None:
 
 # A call of the library is at most about so long, seconds: Python handles a signal (Ctrl-C) only behind it.
 PAUSE = 0.05
+# Logits that are decided together, about: those of all rows of a large batch would leave the processor's cache.
+TOGETHER = 6 << 20
 
 
 class CompiledReader:
@@ -40,6 +42,7 @@ class CompiledReader:
         self.table: Tensor | None = None
         self.struct = ReaderStruct(*compiled.addresses, kernel.address)
         self.struct.temperature, self.struct.seconds = temperature, PAUSE
+        self.struct.most = TOGETHER
 
     def run(self, search: WholeSearch, watch: Callable[[], None] | None = None) -> None:
         """Decodes to the end.

@@ -112,13 +112,21 @@ class BeamSearch final : public Search {
         write_seen(asked);
     }
 
-    void decide(const Asked& asked, float* logits, int64_t types) override {
-        const auto count = static_cast<int64_t>(asked.tokens.size()), best = std::min(options_.beam + 1, types);
-        tables_.resize(count * (2 * best + 1));
-        must(aggdec_best_tokens(logits, count, types, best, asked.needed.data(), options_.pad, options_.unk,
-                                options_.unk_penalty, asked.banned.data(),
-                                static_cast<int64_t>(asked.banned.size()), tables_.data(), options_.threads));
-        read(tables_.data(), best);
+    int64_t together(int64_t first, int64_t most) const override {
+        const int64_t left = places() - first, parts = (left + most - 1) / most;
+        return (left + parts - 1) / parts;
+    }
+
+    void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) override {
+        const int64_t best = std::min(options_.beam + 1, types), size = 2 * best + 1;
+        tables_.resize(places() * size);
+        std::vector<Pair> banned;
+        for (const Pair& pair : asked.banned)
+            if (pair.place >= first && pair.place < first + count) banned.push_back({pair.place - first, pair.token});
+        must(aggdec_best_tokens(logits, count, types, best, asked.needed.data() + first, options_.pad, options_.unk,
+                                options_.unk_penalty, banned.data(), static_cast<int64_t>(banned.size()),
+                                tables_.data() + first * size, options_.threads));
+        if (first + count == places()) read(tables_.data(), best);
     }
 
   private:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <numeric>
 
 #include "copying.h"
 #include "loop.h"
@@ -55,6 +56,7 @@ class GreedySearch final : public Search {
   protected:
     void write(Asked& asked) override {
         widths_.clear();
+        decided_ = written_ = 0;
         asked.starts.assign(tokens_.size(), 0);
         asked.widths.assign(tokens_.size(), 0);
         for (const int64_t row : rows_) {
@@ -69,35 +71,31 @@ class GreedySearch final : public Search {
         asked.reach = asked.end;
     }
 
-    void decide(const Asked& asked, float* logits, int64_t types) override {
-        const auto rows = static_cast<int64_t>(rows_.size()), count = static_cast<int64_t>(asked.tokens.size());
-        find_hidden(asked);
-        out_.resize(2 * rows + 2 * count);
-        emitted_scores_.resize(count);
-        int64_t* out = out_.data();
-        const Judgement call{rows,
-                             types,
-                             widths_.data(),
-                             asked.tokens.data(),
-                             nullptr,
-                             logits,
-                             options_.pad,
-                             options_.unk,
-                             options_.eos,
-                             options_.unk_penalty,
-                             banned_.data(),
-                             forced_.data(),
-                             static_cast<int64_t>(banned_.size()),
-                             static_cast<int64_t>(forced_.size()),
-                             out,
-                             out + rows,
-                             out + 2 * rows,
-                             out + 2 * rows + count,
-                             emitted_scores_.data(),
-                             options_.beta,
-                             options_.tolerance};
+    // Whole sentences, one at least.
+    int64_t together(int64_t, int64_t most) const override {
+        int64_t count = widths_[decided_];
+        for (size_t i = decided_ + 1; i < widths_.size() && count + widths_[i] <= most; ++i) count += widths_[i];
+        return count;
+    }
+
+    void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) override {
+        size_t end = decided_;
+        for (int64_t left = count; left > 0; left -= widths_[end++]) {}
+        const auto rows = static_cast<int64_t>(end - decided_);
+        find_hidden(asked, first, end);
+        for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(rows_.size());
+        for (auto* numbers : {&places_, &gained_}) numbers->resize(places());
+        emitted_scores_.resize(places());
+        const Judgement call{rows, types, widths_.data() + decided_, asked.tokens.data() + first, nullptr, logits,
+                             options_.pad, options_.unk, options_.eos, options_.unk_penalty, banned_.data(),
+                             forced_.data(), static_cast<int64_t>(banned_.size()),
+                             static_cast<int64_t>(forced_.size()), accepted_.data() + decided_,
+                             emitted_.data() + decided_, places_.data() + written_, gained_.data() + written_,
+                             emitted_scores_.data() + written_, options_.beta, options_.tolerance};
         must(aggdec_judge(&call));
-        commit(call);
+        written_ += std::accumulate(call.emitted, call.emitted + rows, int64_t{0});
+        decided_ = end;
+        if (end == rows_.size()) commit();
     }
 
   private:
@@ -118,15 +116,17 @@ class GreedySearch final : public Search {
         }
     }
 
-    // The tokens that positions must have, and those that they must not.
-    void find_hidden(const Asked& asked) {
+    // The tokens that positions must have, and those that they must not, from place `first` and the next sentence to
+    // `end` on; places are counted from there.
+    void find_hidden(const Asked& asked, int64_t first, size_t end) {
         banned_.clear();
         forced_.clear();
         int64_t place = 0;
-        for (const int64_t row : rows_) {
+        for (size_t i = decided_; i < end; ++i) {
+            const int64_t row = rows_[i];
             line_ = tokens_[row];
             for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
-                if (slot) line_.push_back(asked.tokens[place]);
+                if (slot) line_.push_back(asked.tokens[first + place]);
                 hide(row, asked.starts[row] + slot, place);
             }
         }
@@ -146,12 +146,12 @@ class GreedySearch final : public Search {
     }
 
     // Appends what is emitted; sentences that have ended leave.
-    void commit(const Judgement& call) {
-        const int64_t* gained = call.gained;
-        const float* scores = call.scores;
+    void commit() {
+        const int64_t* gained = gained_.data();
+        const float* scores = emitted_scores_.data();
         size_t staying = 0;
         for (size_t i = 0; i < rows_.size(); ++i) {
-            const int64_t row = rows_[i], count = call.emitted[i];
+            const int64_t row = rows_[i], count = emitted_[i];
             const int64_t position = static_cast<int64_t>(tokens_[row].size()) - 1;
             tokens_[row].insert(tokens_[row].end(), gained, gained + count);
             scores_[row].insert(scores_[row].end(), scores, scores + count);
@@ -159,9 +159,9 @@ class GreedySearch final : public Search {
             if (options_.free_end && position + count > limits_[0][row]) scores_[row].back() = 0.0f;
             ++found.rounds[row];
             found.emitted.push_back(count);
-            found.drafted.push_back(call.widths[i] - 1);
-            found.accepted.push_back(call.accepted[i]);
-            if (account_) account_->observe(row, found.drafted.back(), call.accepted[i]);
+            found.drafted.push_back(widths_[i] - 1);
+            found.accepted.push_back(accepted_[i]);
+            if (account_) account_->observe(row, found.drafted.back(), accepted_[i]);
             if (tokens_[row].back() != options_.eos) rows_[staying++] = row;
         }
         rows_.resize(staying);
@@ -176,8 +176,10 @@ class GreedySearch final : public Search {
     std::vector<int64_t> rows_;                 // the sentences that have not ended
     std::unique_ptr<CopyAccount> account_;      // null: nothing is drafted
     std::vector<CopyText> texts_;               // of each sentence, if anything is drafted
-    // Of the window.
-    std::vector<int64_t> widths_, out_, line_;
+    // Of the window, and how many of its sentences are decided, with how many tokens.
+    size_t decided_ = 0;
+    int64_t written_ = 0;
+    std::vector<int64_t> widths_, accepted_, emitted_, places_, gained_, line_;
     std::vector<Pair> banned_, forced_;
     std::vector<float> emitted_scores_;
 };

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "../failures.h"
 #include "../structs.h"
+#include "../threads.h"
 
 extern "C" {
 int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads);
@@ -27,6 +27,7 @@ struct Reader {
     int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
     double temperature;       // divides the logits
     double seconds;           // after which the caller is asked whether to go on
+    int64_t most;             // logits, about, that are decided together: they are read while they are in the cache
 };
 
 // f(token) for each token that would repeat an n-gram behind a line, start symbol first.
@@ -82,21 +83,26 @@ class Search {
         return asked_.tokens.empty() ? nullptr : &asked_;
     }
 
-    // The logits (N, V) of the window, which may be changed.
-    void take(float* logits, int64_t types) {
-        decide(asked_, logits, types);
-        taken();
+    // Of the window that was asked for.
+    int64_t places() const { return static_cast<int64_t>(asked_.tokens.size()); }
+
+    // How many places of the window, about `most`, are decided together from place `first` on.
+    virtual int64_t together(int64_t first, int64_t most) const = 0;
+
+    // The logits (count, V) of the window from place `first` on, which may be changed; the places come in their order.
+    void take(int64_t first, int64_t count, float* logits, int64_t types) {
+        decide(asked_, first, count, logits, types);
+        if (first + count == places()) taken();
     }
 
     // Writes the outputs into `found`.
     virtual void finish() = 0;
 
     Found found;
-    std::vector<float> features, logits;  // (N, C) and (N, V) of the largest window so far
 
   protected:
     virtual void write(Asked& asked) = 0;
-    virtual void decide(const Asked& asked, float* logits, int64_t types) = 0;
+    virtual void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) = 0;
 
     // The search knows what the model says of its window.
     void taken() {
@@ -118,13 +124,12 @@ inline int64_t run(Search& search, const Reader& reader) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     const int64_t channels = reader.shape->channels, types = reader.vocabulary->outputs;
-    std::vector<float>&features = search.features, &logits = search.logits;
+    const int64_t most = std::max<int64_t>(1, reader.most / types);
     while (const Asked* asked = search.ask()) {
         if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions))
             return NO_ROOM;
         const auto count = static_cast<int64_t>(asked->tokens.size());
-        features.resize(std::max<size_t>(features.size(), count * channels));
-        logits.resize(std::max<size_t>(logits.size(), count * types));
+        float* features = scratch<float, 19>(count * channels);
         Step& step = *reader.step;
         step.rows = static_cast<int64_t>(asked->starts.size());
         step.starts = asked->starts.data(), step.widths = asked->widths.data();
@@ -132,13 +137,17 @@ inline int64_t run(Search& search, const Reader& reader) {
         step.depths = asked->depths.empty() ? nullptr : asked->depths.data();
         step.seen = asked->seen.empty() ? nullptr : asked->seen.data();
         step.seen_bytes = asked->seen_bytes, step.end = asked->end;
-        must(aggdec_decode(reader.layers, reader.shape, &step, features.data()));
-        must(aggdec_product(reader.vocabulary, features.data(), count, logits.data(), step.threads));
-        if (reader.temperature != 1.0) {
-            const auto divisor = static_cast<float>(reader.temperature);
-            std::for_each_n(logits.data(), count * types, [&](float& logit) { logit /= divisor; });
+        must(aggdec_decode(reader.layers, reader.shape, &step, features));
+        for (int64_t first = 0, some; first < count; first += some) {
+            some = search.together(first, most);
+            float* logits = scratch<float, 20>(some * types);
+            must(aggdec_product(reader.vocabulary, features + first * channels, some, logits, step.threads));
+            if (reader.temperature != 1.0) {
+                const auto divisor = static_cast<float>(reader.temperature);
+                std::for_each_n(logits, some * types, [&](float& logit) { logit /= divisor; });
+            }
+            search.take(first, some, logits, types);
         }
-        search.take(logits.data(), types);
         if (std::chrono::duration<double>(Clock::now() - begin).count() >= reader.seconds) return TIME_UP;
     }
     return ENDED;

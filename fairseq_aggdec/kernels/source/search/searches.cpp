@@ -60,24 +60,15 @@ int64_t aggdec_search_ask(Search* search, AskedView* view) {
     const Asked* asked = nullptr;
     if (tried([&] { asked = search->ask(); })) return NO_MEMORY;
     if (!asked) return 0;
-    *view = {static_cast<int64_t>(asked->starts.size()),
-             static_cast<int64_t>(asked->tokens.size()),
-             asked->end,
-             asked->reach,
-             asked->seen_bytes,
-             static_cast<int64_t>(asked->banned.size()),
-             asked->starts.data(),
-             asked->widths.data(),
-             asked->tokens.data(),
-             asked->depths.empty() ? nullptr : asked->depths.data(),
-             asked->seen.empty() ? nullptr : asked->seen.data(),
-             asked->needed.data(),
-             asked->banned.data()};
+    *view = {static_cast<int64_t>(asked->starts.size()), static_cast<int64_t>(asked->tokens.size()), asked->end,
+             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->banned.size()), asked->starts.data(),
+             asked->widths.data(), asked->tokens.data(), asked->depths.empty() ? nullptr : asked->depths.data(),
+             asked->seen.empty() ? nullptr : asked->seen.data(), asked->needed.data(), asked->banned.data()};
     return 1;
 }
 
 int64_t aggdec_search_take(Search* search, float* logits, int64_t types) {
-    return tried([&] { search->take(logits, types); });
+    return tried([&] { search->take(0, search->places(), logits, types); });
 }
 
 // Of beam search, where the tables of the best tokens are made elsewhere.
@@ -107,24 +98,11 @@ int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
     static thread_local BeamTree tree;
     if (tried([&] { beam(search).write_tree(row, tree); })) return NO_MEMORY;
     const SentenceSearch& own = beam(search).sentence(row);
-    *view = {static_cast<int64_t>(tree.parents.size()),
-             static_cast<int64_t>(own.widths.size()),
-             static_cast<int64_t>(own.endings.size()),
-             static_cast<int64_t>(own.gains.size()),
-             own.depth,
-             own.done,
-             tree.parents.data(),
-             tree.tokens.data(),
-             tree.places.data(),
-             tree.calls.data(),
-             tree.reasons.data(),
-             tree.used.data(),
-             tree.totals.data(),
-             own.beams.data(),
-             own.widths.data(),
-             own.gains.data(),
-             tree.endings.data(),
-             tree.ending_totals.data()};
+    *view = {static_cast<int64_t>(tree.parents.size()), static_cast<int64_t>(own.widths.size()),
+             static_cast<int64_t>(own.endings.size()), static_cast<int64_t>(own.gains.size()), own.depth, own.done,
+             tree.parents.data(), tree.tokens.data(), tree.places.data(), tree.calls.data(), tree.reasons.data(),
+             tree.used.data(), tree.totals.data(), own.beams.data(), own.widths.data(), own.gains.data(),
+             tree.endings.data(), tree.ending_totals.data()};
     return 0;
 }
 
@@ -136,21 +114,10 @@ int64_t aggdec_search_run(Search* search, const Reader* reader) {
 int64_t aggdec_search_found(Search* search, FoundView* view) {
     if (tried([&] { search->finish(); })) return NO_MEMORY;
     const Found& found = search->found;
-    *view = {static_cast<int64_t>(found.owners.size()),
-             static_cast<int64_t>(found.tokens.size()),
-             static_cast<int64_t>(found.drafted.size()),
-             found.calls,
-             found.nodes,
-             found.used,
-             found.broken,
-             found.owners.data(),
-             found.lengths.data(),
-             found.tokens.data(),
-             found.rounds.data(),
-             found.emitted.data(),
-             found.drafted.data(),
-             found.accepted.data(),
-             found.scores.data(),
+    *view = {static_cast<int64_t>(found.owners.size()), static_cast<int64_t>(found.tokens.size()),
+             static_cast<int64_t>(found.drafted.size()), found.calls, found.nodes, found.used, found.broken,
+             found.owners.data(), found.lengths.data(), found.tokens.data(), found.rounds.data(),
+             found.emitted.data(), found.drafted.data(), found.accepted.data(), found.scores.data(),
              found.totals.data()};
     return 0;
 }
