@@ -159,16 +159,15 @@ def test_what_a_decoder_reads_is_made_of_tokens_alone() -> None:
     model = make_model(make_task(), 4)
     encoder, decoder = FastEncoder(model.encoder), CachedDecoder(model.decoder)
     assert decoder.compiled is not None
-    given = SAMPLE["net_input"]
-    hidden = given["src_tokens"].eq(1)
-    output, memory = encoder.read_by(decoder.compiled, given)
+    given, hidden = SAMPLE["net_input"], SAMPLE["net_input"]["src_tokens"].eq(1)
+    output, memory = encoder.encode(decoder.compiled, given)
     assert hidden.any() and memory is not None
     address, memory = memory.data_ptr(), memory.clone()
     states = output["encoder_out"][0].transpose(0, 1).contiguous()
     expected = decoder.compiled.read_source(states)
     assert torch.equal(memory[:, ~hidden], expected[:, ~hidden])
     assert not memory[:, hidden].any()
-    _, again = encoder.read_by(decoder.compiled, {"src_tokens": given["src_tokens"][:2]})
+    _, again = encoder.encode(decoder.compiled, {"src_tokens": given["src_tokens"][:2]})
     assert again is not None and again.data_ptr() == address
 
 
@@ -219,8 +218,9 @@ def heads() -> None:
 
 def whole() -> None:
     """The library has no room for the logits of one window."""
+    embeddings = torch.zeros(8, 8)
     shape, product, step = (
-        int64_array([0, 8] + [0] * 20),
+        int64_array([0, 8] + [0] * 8 + [embeddings.data_ptr()] + [0] * 11),
         int64_array([8, HUGE] + [0] * 8),
         StepStruct(),
     )
