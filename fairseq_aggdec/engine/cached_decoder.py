@@ -117,6 +117,7 @@ class CachedDecoder:
             capacity: as of :meth:`start`.
         """
         source, found = net_input["src_tokens"], None
+        self.cache.memory = ()  # the next batch may take it
         if self.graphs is not None and isinstance(encoder, FastEncoder):
             if self.starts is None or self.starts.encoder is not encoder:
                 self.starts = StartGraphs(self.graphs, encoder, self.packed.read_source)

@@ -2,7 +2,8 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +82,9 @@ class CompiledLayers:
         self.step = StepStruct()
         self.memory: Memory | None = None
         self.cache: Tensor | None = None
-        self.room: Tensor | None = None  # of what a decoder reads of sources, flat
+        # Of what a decoder reads of sources: flat, and as the batch before was given it.
+        self.room: Tensor | None = None
+        self.given: Callable[[], Tensor | None] = lambda: None
         self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
 
     def decode(
@@ -206,13 +209,15 @@ class CompiledLayers:
         return found
 
     def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
-        """That of the batch before if it is large enough: fresh memory of the system is slow to touch."""
+        """That of the batch before if nobody has it any more: fresh memory of the system is slow to touch."""
         shape = len(self.structs), rows, length, 2 * self.channels
-        count = math.prod(shape)
-        if self.room is None or len(self.room) < count:
+        count, self.memory = math.prod(shape), None
+        if self.room is None or len(self.room) < count or self.given() is not None:
             with torch.inference_mode(False):  # batches in any mode may write it
                 self.room = torch.empty(count, dtype=torch.float32, device=like.device)
-        return self.room[:count].view(shape)
+        found = self.room[:count].view(shape)
+        self.given = weakref.ref(found)
+        return found
 
     def encode(
         self,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
+from fairseq_aggdec.engine.encoder import Encoded, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.precision import Precision
@@ -261,3 +261,25 @@ def test_the_right_decoder_is_chosen() -> None:
         verifier = Verifier([make_model(task, 1, **options)])
         verifier.start(make_batch([[5]])["net_input"], capacity=4)
         assert type(verifier.members[0].decoder) is kind
+
+
+def test_what_a_decoder_reads_is_made_of_tokens_alone() -> None:
+    """Padding is not multiplied, and the next batch takes the same memory if nobody has it."""
+    model = make_model(make_task(), 4)
+    encoder, decoder = FastEncoder(model.encoder), CachedDecoder(model.decoder)
+    if decoder.compiled is None:
+        pytest.skip("no compiled library")
+    given = make_batch(random_sources(5, 4))["net_input"]
+    hidden = given["src_tokens"].eq(1)
+    found = encoder.encode(decoder.compiled, given)
+    assert isinstance(found, Encoded) and isinstance(memory := found.memory, torch.Tensor)
+    states = found["encoder_out"][0].transpose(0, 1).contiguous()
+    expected = decoder.compiled.read_source(states)
+    assert hidden.any() and torch.equal(memory[:, ~hidden], expected[:, ~hidden])
+    assert not memory[:, hidden].any()
+    del expected
+    places = []
+    for _ in range(2):
+        decoder.encode(encoder, given, 8)
+        places.append(decoder.cache.memory.data_ptr())
+    assert places[0] == places[1] != memory.data_ptr()

@@ -12,8 +12,6 @@ import torch
 
 from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.cli.refusals import refusal
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.kernels.library import (
     HeadsStruct,
     JudgementStruct,
@@ -152,23 +150,6 @@ def test_logits_are_decided_in_parts(
         for mine, other in zip(found, expected, strict=True):
             assert torch.equal(mine["tokens"], other["tokens"])
             assert torch.equal(mine["positional_scores"], other["positional_scores"])
-
-
-def test_what_a_decoder_reads_is_made_of_tokens_alone() -> None:
-    """Padding is not multiplied, and the next batch takes the same memory."""
-    model = make_model(make_task(), 4)
-    encoder, decoder = FastEncoder(model.encoder), CachedDecoder(model.decoder)
-    assert decoder.compiled is not None
-    given, hidden = SAMPLE["net_input"], SAMPLE["net_input"]["src_tokens"].eq(1)
-    output, memory = encoder.encode(decoder.compiled, given)
-    assert hidden.any() and memory is not None
-    address, memory = memory.data_ptr(), memory.clone()
-    states = output["encoder_out"][0].transpose(0, 1).contiguous()
-    expected = decoder.compiled.read_source(states)
-    assert torch.equal(memory[:, ~hidden], expected[:, ~hidden])
-    assert not memory[:, hidden].any()
-    _, again = encoder.encode(decoder.compiled, {"src_tokens": given["src_tokens"][:2]})
-    assert again is not None and again.data_ptr() == address
 
 
 def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
