@@ -38,7 +38,7 @@ def becomes(request: Request) -> str | None:
     With ``--score-reference`` stock scores the references, and nothing is said of that.
     """
     generator = request.stock()
-    gap = generator_gap(generator, bool(request.option("print_alignment")))
+    gap = generator_gap(generator)
     gap = gap or beam_gap(request.args, request.extra, generator.model.models, request.known)
     if gap is None and generator.beam_size == request.option("beam", 5) == 1:  # a task may set it
         if not (generator.match_source_len and generator.unk_penalty < 0):
@@ -68,8 +68,7 @@ def build(request: Request) -> Any:
         extra["foreteller"] = HeadTables(size, proposing(cfg))
     elif kind != "none" and (drafter := copy_drafter(request)) is not None:
         extra["texts"] = drafter.texts_of
-    aligned = request.option("print_alignment")
-    return request.make(AlignedBeamGenerator if aligned else BeamGenerator, extra)
+    return request.make(AlignedBeamGenerator if request.aligned else BeamGenerator, extra)
 
 
 METHOD = Method("beam", reads, build, becomes=becomes)

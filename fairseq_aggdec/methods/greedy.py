@@ -27,7 +27,7 @@ def loop_generator(request: Request, kind: Any = DraftAndVerifyGenerator) -> Any
     cfg, rule = request.cfg, request.cfg.acceptance
     set_greedy_beam(request.args, cfg.decoding)
     announce(cfg, request.args)
-    if request.option("print_alignment"):
+    if request.aligned:
         kind = AlignedGenerator
     shortlist = None
     if cfg.shortlist:

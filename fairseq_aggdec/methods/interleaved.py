@@ -47,9 +47,11 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
         raise ValueError(f"{cfg.told('dedup')}: it must be at least 0")
     how = Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs, tf32=tf32_allowed())
     own = request.computing(how)
+    if aligned := request.option("print_alignment"):
+        own["print_alignment"] = aligned
     kind: Any = InterleavedGenerator
     if stock:
-        kind = AlignedBeamGenerator if request.option("print_alignment") else BeamGenerator
+        kind = AlignedBeamGenerator if aligned else BeamGenerator
         own["ahead"] = cfg.draft_from != "none"
     else:
         own |= {

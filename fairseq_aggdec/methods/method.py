@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.engine.precision import Precision
@@ -53,14 +54,16 @@ class Request:
 
     def computing(self, how: Precision | None = None) -> dict[str, Any]:
         """Arguments of a generator of ours: how models compute, by the options or as ``how`` says; what is counted."""
-        extra = {
+        return {
             "counters": self.task.counters,
             "precision": how or precision(self.cfg),
             "retain_history": bool(self.option("retain_iter_history", False)),
         }
-        if self.option("print_alignment"):
-            extra["print_alignment"] = self.args.print_alignment
-        return extra
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the generator that the task itself builds aligns, with ``--print-alignment`` or without."""
+        return isinstance(self.stock(), SequenceGeneratorWithAlignment)
 
     def make(self, kind: Any, own: dict[str, Any]) -> Any:
         """A generator of class ``kind``, with options of its own and those of the one that the task has built.
@@ -69,7 +72,7 @@ class Request:
             ValueError: what the task has built is more than stock beam search.
         """
         stock, task = self.stock(), self.task
-        if gap := generator_gap(stock, bool(self.option("print_alignment"))):
+        if gap := generator_gap(stock):
             raise ValueError(refusal(gap, self.cfg.decoding, "use --decoding stock"))
         values = Options.of(stock).arguments() | {"search_strategy": stock.search} | own
         if not issubclass(kind, BeamGenerator):

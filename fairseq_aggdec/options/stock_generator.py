@@ -20,6 +20,7 @@ from fairseq.sequence_generator import (
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.plain.writes import CLASS, VERSION, Writes, tables_of
+from fairseq_aggdec.options.options import ALIGNMENTS
 
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
 ENSEMBLES = EnsembleModel, EnsembleModelWithAlignment
@@ -167,12 +168,15 @@ def blocks_as_stock(generator: Any) -> bool:
     return blocker is None or (type(blocker) is NGramRepeatBlock and _altered(blocker) is None)
 
 
-def generator_gap(generator: Any, aligned: bool = False) -> str | None:
-    """What makes a task's generator another than stock beam search; ``aligned``: ``--print-alignment`` is given."""
+def generator_gap(generator: Any) -> str | None:
+    """What makes a task's generator another than stock beam search."""
     if type(generator) not in GENERATORS:
         return f"a generator of type {type(generator).__name__}"
     if gap := search_gap(generator):
         return gap
-    if aligned != (type(generator) is SequenceGeneratorWithAlignment):
-        return "--print-alignment in a task that does not read it"
+    if type(generator) is SequenceGeneratorWithAlignment:
+        if vars(generator).get("extract_alignment") not in ALIGNMENTS:
+            return "an extract_alignment of its own"
+        if generator.left_pad_target:
+            return "alignments of outputs that are padded on the left"
     return None
