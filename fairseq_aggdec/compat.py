@@ -191,6 +191,8 @@ def missing_entry(state: Mapping[Any, Any]) -> str | None:
 
 def unreadable(path: str, error: BaseException) -> CheckpointError:
     """The error for a file that the loader could not read, without the loader's advice to trust it."""
+    if isinstance(error, UnicodeEncodeError):  # PyTorch wants names in UTF-8
+        return CheckpointError(f"{path!a} is no name in UTF-8 in this locale: set PYTHONUTF8=1")
     text = str(error).strip()
     found = re.search(r"WeightsUnpickler error: ([^\n]*)", text)
     reason = found[1] if found else text.split("\n")[0]

@@ -15,6 +15,7 @@ import torch
 from torch.serialization import clear_safe_globals, get_unsafe_globals_in_checkpoint
 
 from fairseq_aggdec import compat
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 
 compat.register_safe_globals()
 
@@ -198,3 +199,14 @@ def test_second_fairseq_distribution_gets_a_warning(
     monkeypatch.setattr(compat.importlib.metadata, "version", lambda name: "0.12.2")
     compat.check_fairseq()
     assert "`fairseq` 0.12.2 and `fairseq-fixed` are both installed" in caplog.text
+
+
+def test_a_name_that_is_not_in_utf_8(tmp_path: Path) -> None:
+    """As Python has names where the locale is not UTF-8."""
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xfc.pt")
+    with open(path, "wb") as file:
+        torch.save({"cfg": {}, "model": {}}, file)
+    with pytest.raises(
+        CheckpointError, match="is no name in UTF-8 in this locale: set PYTHONUTF8=1"
+    ):
+        load_checkpoint(path)
