@@ -84,7 +84,9 @@ def command(tool: str, arguments: Sequence[str]) -> str:
     """The command line of a tool of ``aggdec`` or a module (with dots); its paths are relative to the checkout."""
     checkout = Path(__file__).resolve().parents[2]
     start = ["python", "-m", tool] if "." in tool else ["aggdec", tool.replace("_", "-")]
-    return shlex.join([*start, *arguments]).replace(f"{checkout}/", "")
+    line = shlex.join([*start, *arguments]).replace(f"{checkout}/", "")
+    # Where the locale is not UTF-8, Python keeps bytes of names as halves of surrogate pairs, which no file can hold.
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _commit() -> str:

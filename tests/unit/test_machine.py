@@ -22,6 +22,8 @@ def test_commands_can_be_given_again() -> None:
         "x",
     ]
     assert machine.command("lattice_tables", []) == "aggdec lattice-tables"
+    # The bytes of ü where the locale is not UTF-8, and a byte that is no text anywhere.
+    assert machine.command("audit", ["\udcc3\udcbc\udcff"]) == "aggdec audit 'ü\\xff'"
     assert machine.command("scripts.mutants", ["-h"]) == "python -m scripts.mutants -h"
 
 
