@@ -229,6 +229,9 @@ def write_durably(path: Path, content: bytes, anew: bool = False) -> None:
             put_anew(partial, path)
         else:
             partial.replace(path)
+    except OSError as error:  # a full disk: to write tells no name
+        error.filename = error.filename or str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)

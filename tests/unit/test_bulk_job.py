@@ -260,3 +260,13 @@ def test_reports_come_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixt
         f"work: {number} of 12" for number in (3, 6, 9, 12)
     ]
     assert json.loads((tmp_path / "work.job.json").read_text()) == HEADER
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/shard'"):
+        engine.write_durably(tmp_path / "shard", b"text")
+    assert not list(tmp_path.iterdir())
