@@ -123,6 +123,7 @@ class Member:
         if isinstance(encoder, FastEncoder) and net_input.keys() - READ:
             encoder = StockEncoder(self.model.encoder)  # it may read them, or refuse them
         if isinstance(self.decoder, CachedDecoder):
+            self.encoder_out = {}  # the new batch takes the memory of the last one
             self.encoder_out = self.decoder.encode(encoder, net_input, capacity)
         else:
             self.encoder_out = encoder(net_input)
