@@ -152,6 +152,15 @@ def test_logits_are_decided_in_parts(
             assert torch.equal(mine["positional_scores"], other["positional_scores"])
 
 
+def test_the_next_batch_takes_the_memory_of_the_last(copier: Any) -> None:
+    task, generator = built("greedy", copier)
+    places = set()
+    for _ in range(2):
+        found_by(task, generator, copier)
+        places.add(generator.verifier.members[0].decoder.cache.memory.data_ptr())
+    assert len(places) == 1
+
+
 def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that raises comes through, and the generator decodes the next batch."""
     task, generator = built("greedy", copier)
