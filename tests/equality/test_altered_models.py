@@ -90,7 +90,11 @@ def test_altered_or_changed(name: str, unaltered: list[list[dict[str, Any]]]) ->
         assert_equal(nbest(older[method], models), expected[beam])
     for method in ("beam", "iad"):
         beam = METHODS[method]
-        assert_equal(nbest(generator_of(method, models, beam), models), expected[beam])
+        if name == "padding of positions":  # known when a generator is built
+            with pytest.raises(ValueError, match="whose padding is not that of the dictionary"):
+                generator_of(method, models, beam)
+        else:
+            assert_equal(nbest(generator_of(method, models, beam), models), expected[beam])
 
 
 # What is not a change of the output
