@@ -90,7 +90,7 @@ def test_altered_or_changed(name: str, unaltered: list[list[dict[str, Any]]]) ->
         assert_equal(nbest(older[method], models), expected[beam])
     for method in ("beam", "iad"):
         beam = METHODS[method]
-        if name == "padding of positions":  # known when a generator is built
+        if (name, method) == ("padding of positions", "iad"):  # beam search is left to stock
             with pytest.raises(ValueError, match="whose padding is not that of the dictionary"):
                 generator_of(method, models, beam)
         else:
