@@ -107,6 +107,27 @@ def check_models(
             )
 
 
+def check_direction(cfg: Any) -> None:
+    """Warns of a model that was trained in the opposite direction: with a joint dictionary nothing else shows it.
+
+    Args:
+        cfg: of a translation task, after ``setup_task``, which infers languages that are not named.
+    """
+    from fairseq.utils import split_paths
+
+    paths = named(cfg, "model_paths", "path")
+    here = [named(cfg, f"{side}_lang") for side in EMBEDDINGS]
+    for path in split_paths(paths) if paths else ():
+        state = checked_model(path) or {}
+        there = [option(state, f"task.{side}_lang", f"{side}_lang") for side in EMBEDDINGS]
+        if None not in here and there == here[::-1] != here:
+            logger.warning(
+                "%s was trained from %s to %s, but decodes from %s to %s: exchange --source-lang and --target-lang, "
+                "unless it knows both directions",
+                *(path, *there, *here),
+            )
+
+
 def check_task(
     state: Mapping[str, Any], path: str, kind: str, name: str | None = None, chosen: bool = False
 ) -> None:

@@ -198,7 +198,9 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
     reason = found[1] if found else text.split("\n")[0]
     if re.search(r"weights.only|trust", reason, re.IGNORECASE):
         reason = ""
-    reason = reason.strip().rstrip(".")[:160] or type(error).__name__
+    reason = reason.strip().split(". ")[0].rstrip(".")[:160]
+    if not reason or reason.isdigit():  # of a KeyError
+        reason = type(error).__name__
     return CheckpointError(
         f"{path} cannot be read as a checkpoint: it is damaged or another kind of file ({reason}). "
         "Copy or download it again."

@@ -25,6 +25,8 @@ ADVICE = {
     "Could not infer language pair": "name both languages with -s and -t",
     "Size of sample": "too long for the model; --truncate-source cuts sources",
     "Dataset not found": "--gen-subset names a set of the data folder, such as test",
+    "Model file not found": "--path and --lm-path name files that fairseq-train wrote",
+    "Sentences lengths should not exceed": "raise it, or leave --max-tokens out",
     "--path required": "name the checkpoint of a model with --path",
     "--share-all-embeddings requires": "both dictionaries of the data folder must be those of the model",
 }
@@ -123,8 +125,7 @@ def refusal(error: Exception) -> str | None:
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
     stated = stated or (isinstance(error, ValueError) and module.startswith("fairseq.models."))
     if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
-        advice = (f" ({ADVICE[start]})" for start in ADVICE if text.startswith(start))
-        return text + next(advice, "")
+        return text + advice(text)
     return None
 
 
@@ -139,7 +140,17 @@ def of_a_file(error: OSError, text: str) -> str:
             return (
                 f"there is no {path}, but {others}: name the languages of the data with -s and -t"
             )
-    return text
+        if path.match("dict.*.txt"):
+            return (
+                f"there is no {path}: name the folder that fairseq-preprocess wrote, or copy the model's dictionaries "
+                "into it"
+            )
+    return text + advice(text)
+
+
+def advice(text: str) -> str:
+    """What to do, in brackets, where a sentence of fairseq does not say it."""
+    return next((f" ({ADVICE[start]})" for start in ADVICE if text.startswith(start)), "")
 
 
 def wrong_encoding(error: UnicodeError) -> str | None:

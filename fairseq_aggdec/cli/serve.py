@@ -116,7 +116,7 @@ def main(given: Sequence[str] | None = None) -> None:
             device=args.device,
             **options(args.option),
         )
-    except (TypeError, ValueError, OSError) as error:
+    except (TypeError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     settings = ServiceSettings(
         args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys

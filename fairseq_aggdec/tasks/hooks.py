@@ -16,6 +16,7 @@ from fairseq_aggdec.checkpoints import (
     AGGDEC,
     AS_TRANSLATION,
     check_built,
+    check_direction,
     check_files,
     check_when_loaded,
     named,
@@ -59,7 +60,10 @@ class Hooks(FairseqTask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """fairseq's, after the files that the command names have been checked."""
         check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
-        return super().setup_task(cfg, **kwargs)
+        task = super().setup_task(cfg, **kwargs)
+        if cls.kind in AS_TRANSLATION:
+            check_direction(cfg)
+        return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too."""

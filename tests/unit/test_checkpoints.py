@@ -21,7 +21,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import from_pretrained
-from fairseq_aggdec.checkpoints import check_overrides, check_task
+from fairseq_aggdec.checkpoints import check_direction, check_overrides, check_task
 from fairseq_aggdec.cli import upgrade_checkpoint
 from fairseq_aggdec.compat import (
     CheckpointError,
@@ -368,6 +368,19 @@ def test_another_task_is_refused_by_the_python_interface(
     state["cfg"]["task"]["_name"] = "semisupervised_translation"
     with pytest.raises(CheckpointError, match="trained with --task semisupervised_translation"):
         outputs(saved(state, tmp_path), data)
+
+
+@pytest.mark.parametrize(("languages", "warned"), [("ba", 1), ("ab", 0), ("aa", 0), ("xy", 0)])
+def test_a_model_of_the_opposite_direction_is_named(
+    languages: str, warned: int, state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state["cfg"]["task"].update({"source_lang": "a", "target_lang": "b"})
+    path = saved(state, tmp_path)
+    source, target = languages
+    check_direction(argparse.Namespace(path=str(path), source_lang=source, target_lang=target))
+    said = [r.getMessage() for r in caplog.records if "exchange --source-lang" in r.getMessage()]
+    assert len(said) == warned
+    assert all(f"{path} was trained from a to b, but decodes from b to a" in text for text in said)
 
 
 @pytest.mark.parametrize("text", ["print(1)", "[1]", "{", "{'a': open('x')}", "(" * 9999])

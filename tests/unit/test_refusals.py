@@ -49,6 +49,8 @@ def another_dictionary() -> None:
         (lambda: refuse_unsupported(type("", (), {"nbest": 3}), {}, "iad"), "--nbest does not go"),
         (lambda: load_checkpoint("none.pt"), "Checkpoint none.pt does not exist."),
         (lambda: Dictionary.load("none.txt"), "No such file or directory: 'none.txt'"),
+        (lambda: Dictionary.load("none/dict.de.txt"), "name the folder that fairseq-preprocess"),
+        (raiser(OSError("Model file not found: a.pt")), "a.pt (--path and --lm-path name files"),
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
         (
             lambda: OmegaConf.structured(SentencepieceConfig()).sentencepiece_model,
@@ -65,7 +67,7 @@ def another_dictionary() -> None:
         (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
