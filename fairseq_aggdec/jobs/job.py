@@ -307,7 +307,7 @@ def _difference(key: str, old: Any, new: Any) -> str:
 
 def _shown(value: Any) -> str:
     digest = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
-    return "FILE" if digest else json.dumps(value)
+    return "FILE" if digest else "none" if value is None else json.dumps(value)
 
 
 def _flat(header: Header) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,11 +41,13 @@ class Hooks(FairseqTask):
         models_built: from checkpoints.
         counters: of everything that this task's generators decoded.
         learning: the task trains or validates. validated: since the last update.
+        input_seen: a text has been given, see :meth:`build_dataset_for_inference`.
     """
 
     kind: ClassVar[str]
     taken_over: ClassVar[type[FairseqTask] | None] = None
     models_built = 0
+    input_seen = False
 
     @property
     def settings(self) -> Any:
@@ -107,6 +110,13 @@ class Hooks(FairseqTask):
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
             ) from error
 
+    def build_dataset_for_inference(self, src_tokens: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's; a warning is logged where most words of the first input are unknown."""
+        if not self.input_seen and self.kind in AS_TRANSLATION:
+            self.input_seen = True
+            warn_of_unknown(src_tokens, self.source_dictionary.unk())
+        return super().build_dataset_for_inference(src_tokens, *args, **kwargs)
+
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         self.learning = True  # only training and validation ask for a criterion
         return super().build_criterion(*args, **kwargs)
@@ -161,6 +171,18 @@ class Hooks(FairseqTask):
         if not self.summary_at_exit and not getattr(self.settings, "eval_bleu", False):
             self.summary_at_exit = True
             atexit.register(_log_summary, self.counters)  # not the task, which has the models
+
+
+def warn_of_unknown(sentences: Sequence[torch.Tensor], unknown: int) -> None:
+    """Warns if more than half of the tokens are ``unknown``. Sentences are (T,) with ``</s>`` at the end."""
+    found = sum(int((tokens == unknown).sum()) for tokens in sentences)
+    words = sum(len(tokens) - 1 for tokens in sentences)
+    if 2 * found > words:
+        logger.warning(
+            "%d of the first %d words of the input are unknown to the model: cut text as for training, "
+            "--bpe and --tokenizer (spm= in Python) do it",
+            *(found, words),
+        )
 
 
 def _log_summary(counters: Counters) -> None:

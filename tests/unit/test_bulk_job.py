@@ -33,7 +33,7 @@ def make_job(folder: Path, **changed: Any) -> Job:
     ("old", "new", "said"),
     [
         ("a" * 64, "b" * 64, "was begun with another file for --lattice"),
-        (None, "b" * 64, "was begun with --lattice null, not FILE"),
+        (None, "b" * 64, "was begun with --lattice none, not FILE"),
         (5, 4, "was begun with --lattice 5, not 4"),
     ],
 )
@@ -170,8 +170,8 @@ def test_what_is_finished_is_not_begun_anew(tmp_path: Path) -> None:
     ("changed", "named"),
     [
         ({"options": {"beam": 4}}, "--beam 5, not 4"),
-        ({"options": {"beam": 5, "new_one": 1}}, "--new-one null, not 1"),
-        ({"options": {}}, "--beam 5, not null"),
+        ({"options": {"beam": 5, "new_one": 1}}, "--new-one none, not 1"),
+        ({"options": {}}, "--beam 5, not none"),
         ({"model": "abd"}, r"another model \(--path\)"),
         ({"sentences": 121}, "another sentences"),
     ],
