@@ -383,22 +383,6 @@ def test_a_model_of_the_opposite_direction_is_named(
     assert all(f"{path} was trained from a to b, but decodes from b to a" in text for text in said)
 
 
-def test_an_input_of_unknown_words_is_told_once(
-    data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = from_pretrained(str(data / "model.pt"), str(data), beam=1, max_len_b=2)
-    known = make_dictionary().symbols[-1]
-    for text in ("never heard of it", "nor this"):
-        model.translate([f"{text} {known}"])
-    assert [r.getMessage() for r in caplog.records if "are unknown" in r.getMessage()] == [
-        "4 of the first 5 words of the input are unknown to the model: cut text as for training, --bpe and "
-        "--tokenizer (spm= in Python) do it"
-    ]
-    caplog.clear()
-    from_pretrained(str(data / "model.pt"), str(data), beam=1).translate(["", f"{known} a"])
-    assert not [r for r in caplog.records if "are unknown" in r.getMessage()]
-
-
 @pytest.mark.parametrize("text", ["print(1)", "[1]", "{", "{'a': open('x')}", "(" * 9999])
 def test_overrides_are_plain_values(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--model-overrides .*dictionary of plain values"):

@@ -1,10 +1,11 @@
-"""What is said of a set that cannot be loaded: its files, or how often fairseq should take a set in parts."""
+"""What is said of a set that cannot be loaded, taken in parts a number of times, or of words that no model knows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
@@ -44,3 +45,16 @@ def test_a_damaged_set(split: str, combine: bool, tmp_path: Path) -> None:
     (data / f"{split}.src-tgt.src.idx").write_bytes(b"MMIDIDX\x00\x00")
     with pytest.raises(ValueError, match=f"the set {split} of .* is empty or damaged"):
         task(data, -1).load_dataset(split, combine=combine)
+
+
+@pytest.mark.parametrize(("unknown", "warned"), [(2, 1), (1, 0)])
+def test_an_input_of_unknown_words_is_told_once(
+    unknown: int, warned: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = task(make_folder(tmp_path / "data", [[5, 6, 7], [8]]).path, 1)
+    words = found.source_dictionary
+    sentence = torch.tensor([*[words.unk()] * unknown, *[5] * (3 - unknown), words.eos()])
+    for _ in range(2):
+        found.build_dataset_for_inference([sentence], [4])
+    said = [r.getMessage() for r in caplog.records]
+    assert sum("2 of the first 3 words of the input are unknown" in text for text in said) == warned
