@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
-from fairseq_aggdec.bench.engines import ASSISTED
+from fairseq_aggdec.bench.engines import ASSISTED, ENGINES
 from fairseq_aggdec.bench.systems import Entry
+from fairseq_aggdec.methods.options.kinds import KINDS
 from fairseq_aggdec.records import results
 
 # System -> the tool's option for its own model, and the option of fairseq-generate that takes it.
@@ -77,7 +78,7 @@ def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
-    _check_names(args, [entry.name for entry in found])
+    _check_names(args, found)
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")
 
@@ -96,8 +97,9 @@ def check_stock(entry: Entry, arguments: Sequence[str]) -> None:
         )
 
 
-def _check_names(args: Namespace, names: Sequence[str]) -> None:
+def _check_names(args: Namespace, found: Sequence[Entry]) -> None:
     """Refuses names of systems that are there twice, or not at all."""
+    names = [entry.name for entry in found]
     if len(set(names)) < len(names):
         raise SystemExit("error: --system: two systems have the same name")
     if args.hypotheses is not None:
@@ -105,6 +107,11 @@ def _check_names(args: Namespace, names: Sequence[str]) -> None:
         if len({file_name(name) for name in names}) < len(names):
             raise SystemExit(
                 "error: --hypotheses: two systems would write the same file; name them otherwise"
+            )
+    for name in (entry.system for entry in found if entry.system is not None):
+        if name not in (*ENGINES, *KINDS) and not systems.BEAM.fullmatch(name):
+            raise SystemExit(
+                f"error: --systems {name}: there is no such system; groups are all, ours, {', '.join(systems.GROUPS)}"
             )
     asked = [("baselines", name) for name in args.baselines or ()]
     for option, name in [*asked, ("distribution", args.distribution)]:

@@ -20,6 +20,7 @@ from fairseq_aggdec.after_fairseq import quieten_hydra
 
 REFUSED = 2
 DEBUG = "--debug"
+UNREADABLE_PIECES = "INTERNAL: could not parse ModelProto"  # of sentencepiece
 # How a sentence of fairseq begins that does not say what to do -> what to do.
 ADVICE = {
     "Could not infer language pair": "name both languages with -s and -t",
@@ -27,6 +28,8 @@ ADVICE = {
     "Dataset not found": "--gen-subset names a set of the data folder, such as test",
     "Model file not found": "--path and --lm-path name files that fairseq-train wrote",
     "Sentences lengths should not exceed": "raise it, or leave --max-tokens out",
+    "Unknown post_process option": "--post-process takes sentencepiece for ▁, subword_nmt for @@",
+    UNREADABLE_PIECES: "--sentencepiece-model names what sentencepiece trained, such as spm.model",
     "--path required": "name the checkpoint of a model with --path",
     "--share-all-embeddings requires": "both dictionaries of the data folder must be those of the model",
 }
@@ -86,7 +89,8 @@ def refuse(name: str, sentence: str) -> int:
     for handler in logging.getLogger().handlers:  # what was logged stands before it
         handler.flush()
     sentence = re.sub(r"\[Errno \d+\] ", "", " ".join(sentence.split()))
-    print(f"{name}: error: {sentence}", file=sys.stderr)
+    advice = next((f" ({ADVICE[start]})" for start in ADVICE if sentence.startswith(start)), "")
+    print(f"{name}: error: {sentence}{advice}", file=sys.stderr)
     return REFUSED
 
 
@@ -124,8 +128,13 @@ def refusal(error: Exception) -> str | None:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
     stated = stated or (isinstance(error, ValueError) and module.startswith("fairseq.models."))
-    if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
-        return text + advice(text)
+    stated = stated or text.startswith(("Unknown post_process option", UNREADABLE_PIECES))
+    if (
+        stated
+        and text
+        and (ours or module.startswith(("fairseq.", "fairseq_cli.", "sentencepiece")))
+    ):
+        return text
     return None
 
 
@@ -145,12 +154,7 @@ def of_a_file(error: OSError, text: str) -> str:
                 f"there is no {path}: name the folder that fairseq-preprocess wrote, or copy the model's dictionaries "
                 "into it"
             )
-    return text + advice(text)
-
-
-def advice(text: str) -> str:
-    """What to do, in brackets, where a sentence of fairseq does not say it."""
-    return next((f" ({ADVICE[start]})" for start in ADVICE if text.startswith(start)), "")
+    return text
 
 
 def wrong_encoding(error: UnicodeError) -> str | None:

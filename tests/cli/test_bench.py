@@ -135,6 +135,7 @@ def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
         (["--decoding", "iad", "--system", "the stock one="], "our --decoding iad: add"),
         (["--decoding", "stock", "--system", "stock=--decoding greedy"], "our --decoding greedy"),
         (["--system", "a=--beam 1", "--baselines", "b"], "--baselines b"),
+        (["--systems", "foo"], "--systems foo: there is no such system"),
         (["--system", "a=--beam 1", "--distribution", "b"], "--distribution b"),
         (["--system", "a=--beam 1", "--distribution", "a"], "needs --baselines"),
         (["--system", "a b=--beam 1", "--system", "a/b=", "--hypotheses", "x"], "the same file"),

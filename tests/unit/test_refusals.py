@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import post_process
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
 from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
@@ -43,6 +45,10 @@ def another_dictionary() -> None:
     TransformerModel.build_model(Namespace(share_all_embeddings=True), task)
 
 
+def damaged_pieces() -> None:
+    sentencepiece.SentencePieceProcessor().Load(__file__)
+
+
 @pytest.mark.parametrize(
     ("action", "sentence"),
     [
@@ -52,6 +58,9 @@ def another_dictionary() -> None:
         (lambda: Dictionary.load("none/dict.de.txt"), "name the folder that fairseq-preprocess"),
         (raiser(OSError("Model file not found: a.pt")), "a.pt (--path and --lm-path name files"),
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
+        (lambda: post_process("a", "spm"), "option: spm (--post-process takes sentencepiece"),
+        (damaged_pieces, "(--sentencepiece-model names what sentencepiece trained"),
+        (raiser(SystemExit("error: Dataset not found: x")), "x (--gen-subset names a set"),
         (
             lambda: OmegaConf.structured(SentencepieceConfig()).sentencepiece_model,
             "--sentencepiece-model is missing",
@@ -67,7 +76,7 @@ def another_dictionary() -> None:
         (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(17),
+    ids=range(20),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
