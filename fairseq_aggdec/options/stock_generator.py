@@ -6,7 +6,7 @@ whose every method is known can be taken over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fairseq import search
@@ -98,6 +98,14 @@ def _search_gap(generator: Any) -> str | None:
     return _altered(found)
 
 
+def _read_of(models: Iterable[Any]) -> list[nn.Module]:
+    """The modules whose attributes :func:`_model_gaps` reads."""
+    found = [*models, *(getattr(model, "decoder", None) for model in models)]
+    names = "embed_positions", "output_projection"
+    found += [getattr(part, name, None) for part in found for name in names]
+    return [part for part in found if isinstance(part, nn.Module)]
+
+
 def _model_gaps(generator: Any) -> Iterator[str]:
     types = len(generator.tgt_dict)
     for model in generator.model.models:
@@ -149,7 +157,9 @@ class Gap:
             return None
         parts = list(generator.children())
         parts += [inner for part in parts for inner in part.children()]
+        parts += _read_of(getattr(generator.model, "models", ()))
         tables = [part._modules for part in (generator, *parts)]
+        tables += [part._parameters for part in parts]
         tables += tables_of({*_READ, *type(generator).__mro__})
         # Asked while the generator and its dictionary are there; to keep these here would keep them for ever.
         places = own[0] + CLASS, own[1] + VERSION

@@ -55,6 +55,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "another part": lambda own: setattr(own, "part", nn.Linear(2, 2)),
     "parts in another order": lambda own: own._modules.update(part=own._modules.pop("part")),
     "training": lambda own: own.train(not own.training),
+    "another dictionary": lambda own: setattr(own, "__dict__", dict(vars(own))),
 }
 
 
@@ -111,6 +112,42 @@ def test_where_writes_are_not_counted_everything_is_looked_at() -> None:
     assert not watch.changed() and not watch.changed()
     module[1].eval()
     assert watch.changed()
+
+
+DICTIONARIES: dict[str, Callable[[Any], object]] = {
+    "of attributes": lambda part: setattr(part, "__dict__", vars(nn.Linear(2, 2))),
+    "of attributes, filled from another": lambda part: vars(part).update(vars(nn.Linear(2, 2))),
+    "of parameters": lambda part: setattr(part, "_parameters", nn.Linear(2, 2)._parameters),
+    "of hooks": lambda part: setattr(part, "_forward_hooks", {0: print}),
+}
+
+
+@pytest.mark.parametrize("sure", [True, False])
+@pytest.mark.parametrize("name", DICTIONARIES)
+def test_a_dictionary_put_in_place_of_a_modules_own_is_seen(name: str, sure: bool) -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with mock.patch.object(writes_module, "COUNTED", COUNTED and sure):
+        watch = ModelWatch([module])
+    assert not watch.changed() and not watch.changed()
+    DICTIONARIES[name](module[0])
+    assert watch.changed() and watch.changed()
+    watch = ModelWatch([module])
+    assert not watch.changed()
+    module._modules = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))._modules
+    assert watch.changed()
+
+
+def test_a_models_padding_that_changes_between_batches_counts() -> None:
+    models = [make_model(make_task(), seed) for seed in (4, 5)]
+    generator = make_task("greedy").build_generator(models, generation_options(beam=1))
+    for _ in range(3):
+        assert generator.gap() is None
+    for model in models:
+        for part in (model.decoder, model.decoder.embed_positions):
+            before, part.padding_idx = part.padding_idx, 0
+            assert generator.gap() is not None
+            part.padding_idx = before
+            assert generator.gap() is None and generator.gap() is None
 
 
 def test_what_is_put_onto_a_generator_between_batches_counts() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from operator import getitem
+from operator import getitem, is_
 from typing import Any
 
 import torch
@@ -84,12 +84,17 @@ class Structure:
     def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module]):
         read = _unique(packed)
         self.modules = _unique([*packed, *others])
-        # The dictionaries of the modules themselves.
-        tables: list[Any] = [module._modules for module in self.modules]
-        for module in self.modules:
-            tables += [module._forward_hooks, module._forward_pre_hooks]
-        for module in read:
-            tables += [module._parameters, module._buffers]
+        # The dictionaries of the modules themselves, and whose they are.
+        names = "_modules", "_forward_hooks", "_forward_pre_hooks"
+        asked = [(module, name) for module in self.modules for name in names]
+        asked += [(module, name) for module in read for name in ("_parameters", "_buffers")]
+        tables: list[Any] = [getattr(module, name) for module, name in asked]
+        kept = [
+            (vars(module), name, table)
+            for (module, name), table in zip(asked, tables, strict=True)
+            if vars(module).get(name) is table
+        ]
+        self.keeping = list(zip(*kept, strict=True)) or [(), (), ()]
         hooks = nn.modules.module
         tables += [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
         # Before anything is read. Where the order of parts counts, a write is not all that can change it.
@@ -146,7 +151,12 @@ class Structure:
         return any(map(WatchedTable.changed, self.growing))
 
     def _differs(self) -> bool:
+        owners, names, tables = self.keeping
         try:
+            if not all(map(is_, map(vars, self.modules), self.owned)):
+                return True
+            if not all(map(is_, map(getitem, owners, names), tables)):
+                return True
             # What is the same object is not compared; tensors that are not cannot be.
             if self.tables != self.contents or self._now() != self.before:
                 return True

@@ -4,6 +4,7 @@ CPython 3.11 counts: each write gives a dictionary a version that none had befor
 they stand in memory, as TorchDynamo reads them. With any other Python there may always have been a write.
 """
 
+import ctypes
 import gc
 import itertools
 import sys
@@ -18,6 +19,8 @@ RELEASE = sys.implementation.name == "cpython" and not hasattr(sys, "gettotalref
 COUNTED = RELEASE and sys.version_info[:2] == (3, 11) and sys.maxsize > 2**32
 # Bytes from where an object stands to its class, and from where a dictionary stands to its version.
 CLASS, VERSION = 8, 24
+# Of a class whose objects have the address of their dictionary that many bytes before them.
+MANAGED_DICT, DICT = 1 << 4, -24
 
 _order = attrgetter("__mro__")
 
@@ -25,6 +28,13 @@ _order = attrgetter("__mro__")
 def tables_of(classes: Iterable[type]) -> list[Any]:
     """The dictionaries of classes themselves, behind the views that ``vars()`` gives."""
     return gc.get_referents(*map(vars, classes))
+
+
+def _dict_place(thing: Any, own: Any) -> int | None:
+    """Where an object has the address of its dictionary ``own``: ``__dict__`` may be replaced; None: not known."""
+    cls = type(thing)
+    place = id(thing) + (DICT if cls.__flags__ & MANAGED_DICT else max(0, cls.__dictoffset__))
+    return place if ctypes.c_uint64.from_address(place).value == id(own) else None
 
 
 class Writes:
@@ -44,12 +54,13 @@ class Writes:
         bases = set(itertools.chain(*self.orders))
         own = [getattr(thing, "__dict__", None) for thing in things]
         self.kept = things, [*own, *tables, *tables_of(bases)]
-        at = [*places, *(id(thing) + CLASS for thing in things)]
+        of_dicts = list(map(_dict_place, things, own)) if COUNTED else []
+        at = [*places, *(id(thing) + CLASS for thing in things), *filter(None, of_dicts)]
         at += [id(table) + VERSION for table in self.kept[1]]
         self.places, self.found = int64_array(at), int64_array([0] * len(at))
         self.call = self.places.buffer_info()[0], self.found.buffer_info()[0], len(at)
         # Scripted modules and things with slots have something else in place of dictionaries.
-        dicts = all(isinstance(table, dict) for table in self.kept[1])
+        dicts = None not in of_dicts and all(isinstance(table, dict) for table in self.kept[1])
         self.sure = bool(at) and COUNTED and dicts and kernels() is not None
         self.any()
 
