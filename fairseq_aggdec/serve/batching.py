@@ -19,7 +19,7 @@ from fairseq_aggdec.serve.guard import Refused
 logger = logging.getLogger(__name__)
 
 # The new tokens of a sentence and the text of its output so far.
-PendingCopy = Callable[[Sequence[str], str], None]
+OnTokens = Callable[[Sequence[str], str], None]
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class WaitingJob:
     sentence: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     draft: str = ""
-    told: PendingCopy | None = None
+    told: OnTokens | None = None
     work: Callable[[], Any] | None = None
     answer: asyncio.Future[Any] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
