@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import difflib
 import functools
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import data_utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.api.languages import first_pair, make_task, of_direction
-from fairseq_aggdec.api.text import Codec, make_codec
+from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
@@ -26,8 +25,6 @@ from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import refuse_switch
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
-
-logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Arguments of their own, not options.
@@ -131,26 +128,10 @@ def from_pretrained(
     folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
     named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}
     codec = make_codec(saved, folders, languages, **named)
-    _warn_of_pieces(codec, options.get("post_process"), task.target_dictionary)
     nbest, joined = int(cfg.generation.nbest), options.get("post_process")
     translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation, whole)
     translator.made_by = made_by
     return translator
-
-
-def _warn_of_pieces(codec: Codec, post_process: str | None, words: Dictionary) -> None:
-    """Says it where a model writes pieces of words and nothing is there to cut text into them."""
-    if codec.subwords is not None or post_process is not None:
-        return
-    kinds = {"spm=": any(word.startswith("\u2581") for word in words.symbols)}
-    kinds["bpe="] = any(word.endswith("@@") and word != "@@" for word in words.symbols)
-    for option, found in kinds.items():
-        if found:
-            logger.warning(
-                "the dictionary has pieces of words, and no tokenization is set: outputs are pieces, and words of the "
-                "input that are no pieces are unknown; name the model that cuts words with %s",
-                option,
-            )
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def no_such_tool(name: str) -> str:
     if name in COMMANDS:
         return f"this is a command of its own: aggdec-{name} (with a hyphen)"
     if name == "translate":
-        return "a data set: aggdec-generate; lines as they come: aggdec-interactive (with a hyphen)"
+        return "for a data set take aggdec-generate, for lines as they come aggdec-interactive"
     near = difflib.get_close_matches(name.replace("_", "-"), [*TOOLS, *COMMANDS], 1)
     if near:
         meant = f"aggdec-{near[0]}" if near[0] in COMMANDS else f"aggdec {near[0]}"

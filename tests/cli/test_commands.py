@@ -249,7 +249,10 @@ def test_aggdec_tells_its_folder_and_its_tools(
         ("doktor", "there is no such tool: did you mean aggdec doctor?"),
         ("lattice_tables", "there is no such tool: did you mean aggdec lattice-tables?"),
         ("generate", "this is a command of its own: aggdec-generate"),
-        ("translate", "a data set: aggdec-generate; lines as they come: aggdec-interactive"),
+        (
+            "translate",
+            "for a data set take aggdec-generate, for lines as they come aggdec-interactive",
+        ),
         ("interactve", "there is no such tool: did you mean aggdec-interactive?"),
         ("xyz", "there is no such tool, choose from audit"),
     ):

@@ -274,10 +274,8 @@ def test_after_a_fork(beam: Translator) -> None:
             assert "this process was forked after the model was loaded" in found
 
 
-@pytest.mark.parametrize("options", [{}, {"post_process": "sentencepiece"}], ids=str)
-def test_pieces_without_a_tokenization(
-    options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("sentence", ["Сьогодні машина їде", "▁Я ▁не ▁знаю"])
+def test_text_without_a_tokenization(sentence: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        load("greedy", spm=None, **options)
-    assert ("the dictionary has pieces of words" in caplog.text) == (not options)
+        load("greedy", spm=None).translate([sentence])
+    assert ("unknown to the model" in caplog.text) == ("▁" not in sentence)
