@@ -73,7 +73,7 @@ class AdaptiveDraftLength(DraftLength):
         weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
             wider window costs next to nothing.
         steady: decides once for a batch, else by the number of sentences that are left. For half precision, where what
-            is read beside a token decides what its products round to; so is an draft_length that does not weigh.
+            is read beside a token decides what its products round to; so is a draft length that does not weigh.
     """
 
     def __init__(self, size: int, weighs: bool, steady: bool = False):
