@@ -140,7 +140,7 @@ class Verifier:
                 raise LeftToStock(reason)
 
     def is_for(self, models: Sequence[nn.Module], precision: Precision) -> bool:
-        """Whether this verifier was built of these models with this precision."""
+        """Whether this verifier holds exactly ``models``, in this precision."""
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))
         return same and (precision is self.precision or precision == self.precision)

@@ -287,9 +287,8 @@ def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
 def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
     """A padded weight (O, K) bfloat16 as ``Product`` of ``structs.h`` has it: (O / strip, K / 2, strip, 2)."""
     pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
-    return pairs.flip(3).permute(
-        0, 2, 4, 1, 3
-    )  # all of these processors store the low half of a word first
+    # The low half of a word comes first: the processors with these instructions are little-endian.
+    return pairs.flip(3).permute(0, 2, 4, 1, 3)
 
 
 class Product:

@@ -20,8 +20,8 @@ from fairseq_aggdec.models.interleaved_transformer import SlotPositions
 
 # The name of a layer's keys and values in the state of stock decoding.
 STATE = "_incremental_state_id"
-# What the packed form has read of modules of these classes, beside their parameters; of others every attribute that
-# their methods speak of.
+# Attributes that the packed weights depend on, beside parameters. A class that is not listed depends on every attribute
+# that its methods mention.
 ATTRIBUTES: dict[type, tuple[str, ...]] = {
     nn.Linear: (),
     nn.ModuleList: (),
@@ -77,8 +77,8 @@ class Structure:
 
     Args:
         packed: modules of which everything inside was read.
-        others: of these only what tells whether they could be: their modules, classes, methods, hooks, what is called
-            in them, and whether they train.
+        others: modules that run as they are. Compared are only their parts, classes, methods, hooks, attributes that
+            can be called, and whether they train.
     """
 
     def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module]):

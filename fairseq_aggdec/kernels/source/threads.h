@@ -66,7 +66,7 @@ class Memory {
     Memory& operator=(const Memory&) = delete;
     ~Memory() { std::free(data_); }
 
-    // At least so many bytes, which may hold anything, from a whole line of the cache on; much of it in huge pages.
+    // Memory of at least `bytes` bytes, not initialised, aligned to a cache line; from 2 MB on in huge pages.
     void* of(size_t bytes) {
         constexpr size_t LINE = 64, HUGE_PAGE = size_t{1} << 21;
         if (bytes <= bytes_) return data_;
