@@ -205,7 +205,7 @@ void attend(const float* q, int64_t wide, const Sight* sights, int count, int64_
         least = std::min(least, sights[i].count);
     }
     const int64_t room = longest + 3;
-    float* scores = scratch<float, 3>(QUERIES * room);
+    float* scores = scratch<float, Scratch::ATTENTION_SCORES>(QUERIES * room);
     const bool together = count == QUERIES && least > 0 && (dim == 64 || dim == 32);
     if (together) {
         const int64_t shared = QUERIES > 1 ? shared_places(sights, count) : least;

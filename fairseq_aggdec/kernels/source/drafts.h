@@ -71,7 +71,7 @@ inline void read_vocabulary(const Proposer& proposer, const float* features, int
                             int64_t threads, float* logits) {
     if (!proposer.narrow.weight)
         return product(proposer.vocabulary, features, count, logits, nullptr, threads);
-    float* few = scratch<float, 13>(count * proposer.directions.outputs);
+    float* few = scratch<float, Scratch::DIRECTIONS>(count * proposer.directions.outputs);
     product(proposer.directions, features, count, few, nullptr, threads);
     product(proposer.narrow, few, count, logits, nullptr, threads);
 }
@@ -164,14 +164,14 @@ class RowSlots {
 
     void read_on() {
         const int64_t count = std::min(run(proposer_.vocabulary), call_.slots - read_);
-        float* logits = scratch<float, 8>(count * proposer_.vocabulary.outputs);
+        float* logits = scratch<float, Scratch::SLOT_LOGITS>(count * proposer_.vocabulary.outputs);
         read_vocabulary(proposer_, features(read_), count, call_.threads, logits);
         take(logits, count);
     }
 
     // Scores of a slot's candidates when the slot is told the token before it.
     void tell(int64_t slot, int64_t before, float* scores) {
-        float* heard = scratch<float, 9>(2 * channels_);
+        float* heard = scratch<float, Scratch::TOLD>(2 * channels_);
         float* told = heard + channels_;
         const float *of_slot = heard_.data() + slot * channels_,
                     *of_token = proposer_.heard + before * channels_;
@@ -254,11 +254,11 @@ void grow(const Proposer& proposer, const Slots& call) {
     const int64_t types = proposer.vocabulary.outputs, channels = proposer.vocabulary.inputs;
     const int64_t first = std::min(run(proposer.vocabulary), call.slots);
     // The first run of all rows at once.
-    float* features = scratch<float, 10>(call.rows * first * channels);
+    float* features = scratch<float, Scratch::FIRST_SLOTS>(call.rows * first * channels);
     for (int64_t row = 0; row < call.rows; ++row)
         std::copy_n(call.features + row * call.slots * channels, first * channels,
                     features + row * first * channels);
-    float* logits = scratch<float, 11>(call.rows * first * types);
+    float* logits = scratch<float, Scratch::FIRST_LOGITS>(call.rows * first * types);
     read_vocabulary(proposer, features, call.rows * first, call.threads, logits);
     for (int64_t row = 0; row < call.rows; ++row) {
         RowSlots slots(proposer, call, row);

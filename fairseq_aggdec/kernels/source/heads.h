@@ -21,7 +21,7 @@ namespace {
 void spread(const Heads& heads, const float* x, const int64_t* tokens, int64_t rows, int64_t wanted,
             float* out, int64_t threads) {
     const int64_t channels = heads.expand.inputs, units = heads.expand.outputs;
-    float* hidden = scratch<float, 12>(rows * units);
+    float* hidden = scratch<float, Scratch::HEADS_HIDDEN>(rows * units);
     product(heads.expand, x, rows, hidden, nullptr, threads);
     for (int64_t row = 0; row < rows; ++row, x += channels) {
         const float* heard = heads.heard ? heads.heard + tokens[row] * channels : nullptr;

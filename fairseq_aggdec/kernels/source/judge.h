@@ -102,9 +102,9 @@ void judge(const Judgement& call) {
     const Pair *banned = call.banned, *forced = call.forced;
     int64_t first = 0, out = 0;
     const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
-    int64_t* choices = scratch<int64_t, 15>(count);  // the verifier's own
-    uint8_t* stands = scratch<uint8_t, 16>(count);
-    Way* ways = scratch<Way, 17>(count);
+    int64_t* choices = scratch<int64_t, Scratch::CHOICES>(count);  // the verifier's own
+    uint8_t* stands = scratch<uint8_t, Scratch::ACCEPTED>(count);
+    Way* ways = scratch<Way, Scratch::WAYS>(count);
     for (int64_t row = 0; row < call.rows; ++row) {
         const int64_t end = first + call.widths[row], begin = out;
         for (int64_t place = first; place < end; ++place)

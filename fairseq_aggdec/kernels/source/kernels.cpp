@@ -68,7 +68,7 @@ void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t toke
         normalise_rows(layer.last_norm, x, tokens, channels, inner);
         in = inner;
     }
-    float* hidden = scratch<float, 4>(tokens * layer.expand.outputs);
+    float* hidden = scratch<float, Scratch::FEED_FORWARD>(tokens * layer.expand.outputs);
     product(layer.expand, in, tokens, hidden, nullptr, threads);
     activate(shape.activation, hidden, tokens * layer.expand.outputs, threads);
     product(layer.contract, hidden, tokens, x, x, threads);
@@ -127,8 +127,8 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
                   std::vector<Token>& window, float* x, float* cache, const float* memory) {
     const int64_t channels = shape.channels, threads = step.threads;
     int64_t tokens = static_cast<int64_t>(window.size());
-    float* inner = scratch<float, 5>(tokens * channels);
-    float* wide = scratch<float, 6>(tokens * 3 * channels);
+    float* inner = scratch<float, Scratch::INNER>(tokens * channels);
+    float* wide = scratch<float, Scratch::WIDE>(tokens * 3 * channels);
     const float* in = x;
     if (shape.pre_norm) {
         normalise_rows(layer.own_norm, x, tokens, channels, inner);
@@ -147,7 +147,7 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
     }
     const int64_t most = std::max(step.end, step.sources);  // places that a token may see
     share(tokens, threads, tokens * step.end * channels * 4, [&](int64_t begin, int64_t end) {
-        int32_t* places = scratch<int32_t, 7>(QUERIES * most);
+        int32_t* places = scratch<int32_t, Scratch::PLACES>(QUERIES * most);
         by_rows(window, begin, end, [&](int64_t first, int count) {
             Sight sights[QUERIES];
             for (int i = 0; i < count; ++i)
@@ -161,7 +161,7 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
     else normalise_rows(layer.own_norm, x, tokens, channels, x);
     product(layer.cross_q, shape.pre_norm ? inner : x, tokens, wide, nullptr, threads);
     share(tokens, threads, tokens * step.sources * channels * 4, [&](int64_t begin, int64_t end) {
-        int32_t* places = scratch<int32_t, 7>(most);
+        int32_t* places = scratch<int32_t, Scratch::PLACES>(most);
         by_rows(window, begin, end, [&](int64_t first, int count) {
             const int64_t row = window[first].row;
             const float* mask =
@@ -188,7 +188,7 @@ void decode(const Layer* layers, const Shape* shape, const Step* step, float* x)
             window.push_back({row, slot, static_cast<int64_t>(window.size())});
     const auto count = static_cast<int64_t>(window.size());
     float* out = x;
-    if (step->wanted) x = scratch<float, 14>(count * shape->channels);
+    if (step->wanted) x = scratch<float, Scratch::ALL_SLOTS>(count * shape->channels);
     if (step->tokens) embed(*shape, *step, window, x);
     for (int64_t l = 0; l < shape->layers; ++l)
         decode_layer(layers[l], *shape, *step, l + 1 == shape->layers, window, x,
@@ -240,8 +240,8 @@ void encode_layers(const Layer* layers, const Shape* shape, const Sentences& of,
     const int64_t tokens = static_cast<int64_t>(begins.size());
     for (int64_t l = 0; l < shape->layers; ++l) {
         const Layer& layer = layers[l];
-        float* inner = scratch<float, 5>(tokens * channels);
-        float* wide = scratch<float, 6>(tokens * 3 * channels);
+        float* inner = scratch<float, Scratch::INNER>(tokens * channels);
+        float* wide = scratch<float, Scratch::WIDE>(tokens * 3 * channels);
         if (shape->pre_norm) normalise_rows(layer.own_norm, x, tokens, channels, inner);
         product(layer.qkv, shape->pre_norm ? inner : x, tokens, wide, nullptr, threads);
         const int64_t work = tokens * channels * 4 * (tokens / std::max<int64_t>(rows, 1));
@@ -282,7 +282,7 @@ int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
     const Sentences of(source);
     const int64_t channels = shape->channels, count = source.rows * source.length;
     const auto tokens = static_cast<int64_t>(of.places.size());
-    float* x = tokens == count ? source.states : scratch<float, 17>(tokens * channels);
+    float* x = tokens == count ? source.states : scratch<float, Scratch::UNPADDED>(tokens * channels);
     if (source.embeddings) {
         if (!embed(*shape, source, of, x)) return UNREADABLE;
     } else if (x != source.states) {

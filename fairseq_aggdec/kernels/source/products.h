@@ -383,7 +383,7 @@ void product_bf16(const Product& p, const float* x, int64_t rows, int64_t thread
 #else
     const int64_t width = 2 * steps, room = rows;
 #endif
-    uint32_t* rounded = scratch<uint32_t, 18>(room * width);
+    uint32_t* rounded = scratch<uint32_t, Scratch::ROUNDED>(room * width);
     share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) round_row(x + row * p.inputs, p.inputs, rounded + row * width);
     });
@@ -418,8 +418,8 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
         return;
     }
     const int64_t groups = (p.inputs + DEPTH - 1) / DEPTH * DEPTH / 4, room = rows + DEPTH / 4;
-    const Levels levels{scratch<uint8_t, 0>(room * groups * 4 * LEVEL_BYTES), scratch<float, 1>(rows),
-                        scratch<int32_t, 2>(rows), groups};
+    const Levels levels{scratch<uint8_t, Scratch::LEVELS>(room * groups * 4 * LEVEL_BYTES),
+                        scratch<float, Scratch::LEVEL_SCALES>(rows), scratch<int32_t, Scratch::LEVEL_ZEROS>(rows), groups};
     share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row)
             quantise(x + row * p.inputs, p.inputs, levels.levels + row * levels.stride(),

@@ -85,8 +85,18 @@ class Memory {
     }
 };
 
-// Such memory, one of each tag and thread.
-template <class T, int TAG>
+// What scratch memory holds. A thread has one of each, so two that are in use at a time need two names.
+enum class Scratch {
+    LEVELS, LEVEL_SCALES, LEVEL_ZEROS, ROUNDED,  // products: the rows in 8 bits, in bfloat16
+    ATTENTION_SCORES, PLACES,
+    INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS,  // layers
+    HEADS_HIDDEN,
+    DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
+    CHOICES, ACCEPTED, WAYS,  // the judge
+    WINDOW_FEATURES, WINDOW_LOGITS,  // whole searches
+};
+
+template <class T, Scratch>
 T* scratch(int64_t size) {
     thread_local Memory memory;
     return static_cast<T*>(memory.of(sizeof(T) * static_cast<size_t>(size)));

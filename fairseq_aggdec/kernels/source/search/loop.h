@@ -129,7 +129,7 @@ inline int64_t run(Search& search, const Reader& reader) {
         if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions))
             return NO_ROOM;
         const auto count = static_cast<int64_t>(asked->tokens.size());
-        float* features = scratch<float, 19>(count * channels);
+        float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
         Step& step = *reader.step;
         step.rows = static_cast<int64_t>(asked->starts.size());
         step.starts = asked->starts.data(), step.widths = asked->widths.data();
@@ -140,7 +140,7 @@ inline int64_t run(Search& search, const Reader& reader) {
         must(aggdec_decode(reader.layers, reader.shape, &step, features));
         for (int64_t first = 0, some; first < count; first += some) {
             some = search.together(first, most);
-            float* logits = scratch<float, 20>(some * types);
+            float* logits = scratch<float, Scratch::WINDOW_LOGITS>(some * types);
             must(aggdec_product(reader.vocabulary, features + first * channels, some, logits, step.threads));
             if (reader.temperature != 1.0) {
                 const auto divisor = static_cast<float>(reader.temperature);
