@@ -15,7 +15,7 @@ from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 
 if TYPE_CHECKING:
     from fairseq_aggdec.methods.shared.texts import GivenTexts

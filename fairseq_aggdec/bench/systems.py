@@ -18,7 +18,7 @@ from fairseq_aggdec.bench.engines import (
 from fairseq_aggdec.bench.recording import Record, recording
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.drafter import EmptyDrafter
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 
 # Stock's beam search, ours, ours that evaluates only what the search waits for -> its label.
 BEAMS = {

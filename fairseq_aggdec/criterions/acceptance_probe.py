@@ -6,7 +6,7 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.methods.shared.loading import load_verifier
 from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 
 # --max-len-a and --max-len-b, longer than almost every output: those that would not end take no long time.
 LONGEST = 2.0, 20

@@ -12,11 +12,11 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
-from fairseq_aggdec.search.greedy import commit
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.on_device import DeviceLoop
+from fairseq_aggdec.search.greedy.search import commit
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Batch, DecodeState, Row

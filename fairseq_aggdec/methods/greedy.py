@@ -15,9 +15,8 @@ from fairseq_aggdec.methods.refusing import (
     refuse_unsupported,
     set_greedy_beam,
 )
-from fairseq_aggdec.search.aligned import AlignedGenerator
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import AlignedGenerator, DraftAndVerifyGenerator
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ The output is that of the plain loop; tests compare the two.
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
@@ -33,16 +31,10 @@ from fairseq_aggdec.engine.graphs.window_graphs import (
     grid_rows,
 )
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.judge import fused
-from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState, remaining
-from fairseq_aggdec.windows.draft import BatchVerdict
-from fairseq_aggdec.windows.grid import GridWindow
-from fairseq_aggdec.windows.transfer import PendingCopy, send_into
+from fairseq_aggdec.search.state import remaining
+from fairseq_aggdec.windows.transfer import PendingCopy
 
 
 @dataclass(frozen=True)
@@ -192,100 +184,3 @@ class AheadLoop(ABC):
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
         self.verifier.keep_rows(rows)
-
-
-class DeviceLoop(AheadLoop):
-    """Greedy decoding, drafted or not.
-
-    Args:
-        verifier, accept, rules: as of :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
-        drafter: drafts on the device.
-    """
-
-    def __init__(
-        self, verifier: Verifier, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
-    ):
-        super().__init__(verifier)
-        self.drafter, self.accept, self.rules = drafter, accept, rules
-        self.board: Board | None = None
-
-    @property
-    def flags(self) -> Tensor:
-        assert self.board is not None
-        return self.board.flags
-
-    def takes_over(self) -> bool:
-        """Whether this loop decodes the batch that has been started, and not the host's."""
-        return self.captures() or self.verifier.launches
-
-    def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
-        """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
-        board = self._take_up(state, size)
-        self.longest = max(row.end for row in state.rows) + 1
-        self._run(len(state.rows), size, counters)
-        lengths = [self.ends[row] for row in range(len(state.rows))]
-        tokens, scores, *by_iteration = board.outcomes(lengths)
-        state.finish(tokens, scores, [len(emitted) for emitted in by_iteration[0]])
-        emitted, drafted, accepted = (list(itertools.chain(*numbers)) for numbers in by_iteration)
-        if not size:
-            drafted = accepted = [0] * len(emitted)
-        counters.add_all(emitted, drafted, accepted)
-        self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted))
-
-    def _take_up(self, state: DecodeState, size: int) -> Board:
-        """Puts a batch on the board, on a new one where it has no place on the last."""
-        rows, (features, like) = state.rows, self._proposed_from()
-        # Behind the longest output there is room for its </s> and for what is not kept.
-        length = grid_end(max(row.end for row in rows) + 3)
-        prefix = max(len(row.prefix) for row in rows)
-        wanted = grid_rows(len(rows)), length
-        features = features if self.drafter.reads_features else 0
-        kind = prefix, features, like.device, like.dtype
-        board = self.board
-        if board is None or board.kind != kind or any(map(operator.lt, board.room, wanted)):
-            if board is not None and board.kind == kind:
-                wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
-            board = Board(wanted, *kind, pad=self.rules.pad)
-            self.board = board
-            self.books = fused.bookkeeping(self.rules, self.accept, like.device)
-            self._drop()
-            self.owning: Sequence[int] = ()
-        board.set(rows)
-        return board
-
-    def _made_ready(self, sentences: Sequence[int], shape: Shape) -> Sequence[GraphMemory]:
-        self._own(sentences, shape.rows)
-        return self.drafter.reserve(shape) if shape.width > 1 else ()
-
-    def _proposed_from(self) -> tuple[int, Tensor]:
-        return self.verifier.head_input
-
-    def _own(self, sentences: Sequence[int], rows: int) -> None:
-        """Says on the device which sentences the rows of the grid decode."""
-        assert self.board is not None
-        nobody = self.board.room[0]
-        owning = [*sentences, *[nobody] * (rows - len(sentences))]
-        if owning != self.owning:
-            send_into(self.board.owners[:rows], owning)
-            self.owning = owning
-
-    def _keep_rows(self, rows: Sequence[int]) -> None:
-        super()._keep_rows(rows)
-        self.drafter.keep_rows(rows)
-
-    def _step(self, shape: Shape) -> Tensor:
-        """One iteration on the device, from the board to the board; no launch depends on the numbers there."""
-        board = self.board
-        assert board is not None
-        self._iterate(board, board.rows(board.owners[: shape.rows]), shape)
-        return board.flags
-
-    def _iterate(self, board: Board, rows: Rows, shape: Shape) -> None:
-        drafter, block = self.drafter, None
-        if shape.width > 1:
-            block = drafter.block(board, rows.owners, rows, shape)
-        asked = self.books.begin(board, rows, block, drafter)
-        window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
-        output = self.verifier.read(window, in_fp32=False)
-        features = output.features[0] if block is not None and drafter.reads_features else None
-        self.books.end(board, rows, asked, output.logits, features)

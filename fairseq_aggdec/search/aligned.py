@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_aggdec.options.hypotheses import Hypothesis
-from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
 
 
 class WithAttention(CachedGenerator):
@@ -75,7 +74,3 @@ def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
             "does not show: leave the option out"
         )
     return found
-
-
-class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):
-    """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""

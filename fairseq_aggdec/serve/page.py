@@ -11,7 +11,7 @@ from fairseq_aggdec.bench.recording import recording
 from fairseq_aggdec.report import beam_trace, trace
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 
 
 def whole(translator: Translator, keys: bool) -> str:

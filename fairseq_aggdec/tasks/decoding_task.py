@@ -36,7 +36,8 @@ from fairseq_aggdec.search.errors import (
     check_best,
     explained,
 )
-from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.decoding_options import resolve_options
 from fairseq_aggdec.tasks.hooks import Hooks
 from fairseq_aggdec.tasks.reuse import ReusableGenerator, ReusableGenerators

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.budget.pace import Pace
-from fairseq_aggdec.search.ahead import DeviceLoop
+from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 

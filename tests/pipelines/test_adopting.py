@@ -21,7 +21,7 @@ import fairseq_aggdec
 from fairseq_aggdec.cli import fairseq_commands
 from fairseq_aggdec.pipelines import takeover
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from tests.pipelines.making import (
     BATCHES,

@@ -19,7 +19,7 @@ from fairseq.models.transformer import TransformerModel
 
 import fairseq_aggdec
 from fairseq_aggdec.engine.member import Member
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 from tests.pipelines.making import (
     BATCHES,
     SEARCH,

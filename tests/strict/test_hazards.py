@@ -20,8 +20,8 @@ from fairseq_aggdec.engine.graphs import conditions, streams
 from fairseq_aggdec.engine.graphs.capture import Captured, made
 from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of, tf32_allowed
 from fairseq_aggdec.engine.graphs.streams import BESIDE, CAPTURE, CAPTURE_BESIDE, Streams
-from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Shape
+from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from fairseq_aggdec.windows.transfer import PendingCopy
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES

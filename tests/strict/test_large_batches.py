@@ -10,7 +10,7 @@ import torch
 
 from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, SPARE, WindowGraphs, grid_rows
-from fairseq_aggdec.search.ahead import DeviceLoop
+from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES
 from tests.strict.test_methods import SIZES, assert_equal

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.bench.recording import Iteration, Record
-from fairseq_aggdec.search.ahead import DeviceLoop
+from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from scripts.recipes.gad.replay import ReplayDrafter
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case

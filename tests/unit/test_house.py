@@ -52,6 +52,7 @@ ROOMS = [
     "budget",
     "options",
     "search",
+    "search/greedy",
     "search/beam",
     "search/interleaved",
     "lattice/alignment",

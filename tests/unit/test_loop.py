@@ -10,10 +10,11 @@ import torch
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.lattice.generator import LatticeGenerator
-from fairseq_aggdec.search.aligned import AlignedGenerator, WithAttention
+from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
+from fairseq_aggdec.search.greedy.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import DecoderOutput

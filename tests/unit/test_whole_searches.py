@@ -22,12 +22,12 @@ from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
-from fairseq_aggdec.search.compiled import greedy
-from fairseq_aggdec.search.compiled.searches import Outputs, WholeSearch, numbers
+from fairseq_aggdec.search.compiled.searches import MATCHES, Outputs, WholeSearch, numbers
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.greedy import GreedySearch
+from fairseq_aggdec.search.greedy.library import hand_over, search_of
+from fairseq_aggdec.search.greedy.search import GreedySearch
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -209,7 +209,7 @@ def beam_case(seed: int) -> None:
     texts = NO_COPIES
     if chance.random() < 0.6:
         own = [[START, *random_text(chance, types)] for _ in range(rows)]
-        texts = Copies(own, chance.choice(greedy.MATCHES))
+        texts = Copies(own, chance.choice(MATCHES))
     library, cache = (
         BeamLibrary(options, limits, START, prefixes, texts, budget),
         Cache(model, rows),
@@ -326,7 +326,7 @@ def greedy_case(seed: int) -> None:
     )
 
     texts = [random_text(chance, types) for _ in range(rows)]
-    match, draft_length = chance.choice(greedy.MATCHES), random_length(chance)
+    match, draft_length = chance.choice(MATCHES), random_length(chance)
     accept = chance.choice((exact, exact, TopBeta(2, 1.0), TopBeta(3)))
 
     def drafter() -> CopyDrafter:
@@ -354,9 +354,9 @@ def greedy_case(seed: int) -> None:
     search = GreedySearch(verifier, told, accept, rules, expected, counters)
     decode(Cache(model, rows), search, counters)
     found, counted = state(), Counters()
-    whole = greedy.search_of(found, rules, copies, accept)
+    whole = search_of(found, rules, copies, accept)
     run(whole, Cache(model, rows))
-    verdict = greedy.hand_over(Outputs(whole, rows), found, counted, bool(copies.texts))
+    verdict = hand_over(Outputs(whole, rows), found, counted, bool(copies.texts))
     if isinstance(told, CopyDrafter) and copies.texts:
         other = drafter()
         assert verdict is not None

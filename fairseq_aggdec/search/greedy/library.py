@@ -67,7 +67,7 @@ def decode(generator: Any, state: DecodeState) -> bool:
     """Decodes a batch to its end, if the library can do that alone; else nothing has happened.
 
     Args:
-        generator: a :class:`~fairseq_aggdec.search.generator.DraftAndVerifyGenerator` that has started the batch.
+        generator: a ``DraftAndVerifyGenerator`` that has started the batch.
     """
     verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
     copies = drafter.copies() if _as_it_says(drafter) else None

@@ -1,0 +1,209 @@
+"""The generator of greedy decoding, drafted or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.streams import Beside
+from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
+from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.acceptance import Acceptance
+from fairseq_aggdec.search.aligned import WithAttention
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
+from fairseq_aggdec.search.errors import NonFiniteError, check_scores
+from fairseq_aggdec.search.generator import UNK_BEHIND_END, CachedGenerator
+from fairseq_aggdec.search.greedy import library
+from fairseq_aggdec.search.greedy.search import GreedySearch, OnIteration
+from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import Batch, DecodeState, Row
+from fairseq_aggdec.windows.transfer import Watch
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.search.greedy.on_device import DeviceLoop
+
+
+class DraftAndVerifyGenerator(CachedGenerator):
+    """Greedy decoding: draft, verify, accept, with the loop that fits the device (:meth:`_run_loop`).
+
+    Args:
+        models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
+        drafter: proposes tokens.
+        accept: which drafted tokens are accepted.
+        shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
+
+    Attributes:
+        verified: a verifier checks the drafts; false for a drafter that decodes alone.
+        watch: is called after each iteration, which is then done on the host; see
+            :class:`~fairseq_aggdec.search.greedy.search.GreedySearch`.
+    """
+
+    verified = True
+    watch: OnIteration | None = None
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        tgt_dict: Any,
+        *,
+        drafter: Drafter,
+        accept: Acceptance,
+        shortlist: Callable[[Tensor], Tensor] | None = None,
+        **options: Any,
+    ):
+        super().__init__(models, tgt_dict, **options)
+        self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
+        self.rules = Rules.of(self)
+        self.device_loop: DeviceLoop | None = None
+
+    def _prepare(self) -> None:
+        self.verifier.prepare()
+        if self.verifier.warm_up():
+            self._warm_up()
+        self.drafter.prepare(self.verifier)
+
+    def _warm_up(self) -> None:
+        """Decodes one token of the sentence with which the verifier was started."""
+        device = next(self.model.parameters()).device
+        state = DecodeState([Row(0, [self.eos], end=1, floor=1)], self.eos, device)
+        with suppress(NonFiniteError):  # the first sentence that needs a broken weight says so
+            self._search_on_host(state, EmptyDrafter(), Counters())
+            self._hypotheses(state)
+
+    def _release(self) -> None:
+        super()._release()
+        self.drafter.release()
+        self.device_loop = None
+
+    def forget(self) -> None:
+        self.drafter.forget()
+
+    def refresh(self) -> None:
+        super().refresh()
+        for watch in self.drafter.watches:
+            watch.answer(True)
+
+    def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
+        return self.drafter.reads(sample)
+
+    def _watches(self) -> Iterator[Watch]:
+        yield from super()._watches()
+        yield from self.drafter.watches
+
+    def gap(self) -> str | None:
+        if gap := super().gap():
+            return gap
+        if self.beam_size > 1:
+            return f"a beam of {self.beam_size}"
+        return UNK_BEHIND_END if self.match_source_len and self.unk_penalty < 0 else None
+
+    def _decode(self, batch: Batch) -> DecodeState:
+        limits = self._limits(batch)
+        if type(self.rules) is Rules and self.rules is not (rules := Rules.of(self.options)):
+            self.rules = rules  # they were nobody's own
+        rows, device = self._rows(batch, limits), batch.source.device
+        state = DecodeState(rows, self.eos, device, batch.sample)
+        restricted = self._start(batch, state, limits)
+        drafted, sentences = self.counters.drafted, len(state.rows)
+        self._run_loop(state, restricted)
+        self.counters.sentences += sentences
+        if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
+            self.counters.undrafted += sentences
+        return state
+
+    def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
+        """Encodes a batch and starts the drafter on it; returns whether a shortlist restricts the vocabulary."""
+        drafter, verifier = self.drafter, self.verifier
+        beside = Beside(state.device) if drafter.starts_beside else None
+        started = self.counters.read()
+        # before the encoder: the host waits for their number
+        types = None if self.shortlist is None else self.shortlist(batch.source)
+        capacity = limits.longest + 1 if verifier.strict else limits.capacity
+        verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
+        if types is not None:
+            verifier.restrict(types)
+        started = self.counters.ended("encoder", started)
+        with nullcontext() if beside is None else beside.work():
+            drafter.start(batch.sample, verifier, state)
+        self.counters.ended("draft", started)
+        return types is not None
+
+    def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
+        """Decodes on a GPU without the host, else in one call of the compiled library, else iteration by iteration."""
+        seen = (
+            restricted
+            or self.watch is not None
+            or state.rows[0].history is not None
+            # A clock that waits for the device tells the parts of an iteration apart, which are one there.
+            or self.counters.wait is not None
+        )
+        drafter = self.drafter
+        if not seen and isinstance(drafter, DeviceDrafter):
+            loop = self._loop_of(drafter)
+            if loop.takes_over() and (size := drafter.start_on_device(state)) is not None:
+                with self.counters.clock("verify"):
+                    loop.decode(state, size, self.counters)
+                return
+        # A subclass may search in another way.
+        own = getattr(self._search_on_host, "__func__", None)
+        seen = seen or own is not DraftAndVerifyGenerator._search_on_host
+        if seen or not library.decode(self, state):
+            self._search_on_host(state, drafter, self.counters)
+
+    def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
+        parts = self.verifier, drafter, self.accept, self.rules
+        decode(self.verifier, GreedySearch(*parts, state, counters, self.watch), counters)
+
+    @cached_property
+    def on_device(self) -> type[DeviceLoop]:
+        """The class of the loop on the device; its code is imported only if it is needed."""
+        from fairseq_aggdec.search.greedy.on_device import DeviceLoop
+
+        return DeviceLoop
+
+    def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
+        """The loop of the last batch, or a new one if the verifier, the drafter or the rules have changed."""
+        loop, parts = self.device_loop, (self.verifier, drafter, self.accept, self.rules)
+        if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:
+            loop = self.on_device(*parts)
+            self.device_loop = loop
+        return loop
+
+    def _rows(self, batch: Batch, limits: Limits) -> list[Row]:
+        return [
+            Row(
+                index,
+                [batch.start],
+                end=end,
+                floor=limits.floor,
+                strict_floor=end if limits.exact else 0,
+                prefix=batch.prefixes[index],
+                history=[] if self.retain_history else None,
+            )
+            for index, end in enumerate(limits.ends)
+        ]
+
+    def _hypotheses(self, done: DecodeState) -> list[list[Hypothesis]]:
+        rows = sorted(done.finished, key=attrgetter("index"))
+        token_scores = done.token_scores()
+        totals = list(map(sum, token_scores))
+        check_scores(totals)
+        found = []
+        for row, scores, total in zip(rows, token_scores, totals, strict=True):
+            tokens = row.tokens[1:]
+            score = self.options.score(total, len(tokens))
+            found.append([of_numbers(tokens, scores, score, row.iterations, row.history or ())])
+        return found
+
+
+class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):
+    """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""
