@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
 import torch
+from fairseq import utils
 
 from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.bench import memory, systems
@@ -68,9 +70,14 @@ class SystemProcess(System):
             status = self.process.exitcode
             raise AbsentError(f"its process ended with status {status}") from None
 
-    def timed(self, sample: Mapping[str, Any]) -> tuple[float, list[list[int]]]:
-        self.place.send(sample["id"].tolist())
-        seconds, outputs, steps, counters, encoding = self.answer()
+    def ask(self, request: object) -> Any:
+        self.place.send_bytes(
+            pickle.dumps(request)
+        )  # as bytes: not in shared memory, as torch would
+        return self.answer()
+
+    def timed(self, sample: dict[str, Any]) -> tuple[float, dict[int, list[int]]]:
+        seconds, outputs, steps, counters, encoding = self.ask(utils.move_to_cpu(sample))
         self.steps.update(steps)
         if self.counters is not None:
             vars(self.counters).update(vars(counters))
@@ -78,12 +85,11 @@ class SystemProcess(System):
         return seconds, outputs
 
     def decode(self, sample: dict[str, Any]) -> list[list[int]]:
-        return self.timed(sample)[1]
+        return list(self.timed(sample)[1].values())
 
-    def peak(self, batches: Sequence[Mapping[str, Any]]) -> float:
+    def peak(self, batches: Sequence[dict[str, Any]]) -> float:
         """MiB that the process held at most while it decoded these batches (see ``memory.py``)."""
-        self.place.send([sample["id"].tolist() for sample in batches])
-        return float(self.answer())
+        return float(self.ask([utils.move_to_cpu(sample) for sample in batches]))
 
     def close(self) -> None:
         self.place.close()  # its recv() ends with EOFError
@@ -93,8 +99,9 @@ class SystemProcess(System):
 def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -> None:
     """Main function of the process: loads the system, then answers requests until the connection is closed.
 
-    It first sends the attributes of the system, or a sentence why it cannot be loaded. A request is a list of sentence
-    numbers, which is timed as one batch, or a list of such lists, for which the peak of memory is sent.
+    It first sends the attributes of the system, or a sentence why it cannot be loaded. A request is a batch, which is
+    timed, or a list of batches, for which the peak of memory is sent. Batches come collated, on the host: sentences of
+    one length have another order when they are collated a second time.
     """
     set_up_log()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
@@ -106,21 +113,20 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
         return
     said = ("beam", "stock", "models", "precision", "counters")
     place.send({name: getattr(system, name) for name in said})
-    batches: dict[tuple[int, ...], dict[str, Any]] = {}
+    device = "cuda" if session.cuda else "cpu"
     while True:
         try:
             asked = place.recv()
         except EOFError:
             return
-        if isinstance(asked[0], list):
-            place.send(memory.peak_of(system, [session.batch(sentences) for sentences in asked]))
+        asked = utils.apply_to_sample(lambda tensor: tensor.to(device), asked)
+        if isinstance(asked, list):
+            place.send(memory.peak_of(system, asked))
             continue
-        if tuple(asked) not in batches:
-            batches[tuple(asked)] = session.batch(asked)
-        seconds, outputs = system.timed(batches[tuple(asked)])
+        seconds, outputs = system.timed(asked)
         counters = system.counters and replace(system.counters, wait=None)
         encoding = system.drafter.encoder_seconds
-        steps = {sentence: system.steps[sentence] for sentence in asked if system.steps}
+        steps = {sentence: system.steps[sentence] for sentence in outputs if system.steps}
         place.send((seconds, outputs, steps, counters, encoding))
 
 

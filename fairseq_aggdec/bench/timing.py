@@ -20,7 +20,7 @@ from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
 
-# A batch as the session collates it -> the output tokens of each sentence.
+# A batch as the session collates it -> the output tokens of each of its rows.
 Decode = Callable[[dict[str, Any]], list[list[int]]]
 
 TURN = 8  # batches
@@ -49,13 +49,14 @@ class System:
     steps: dict[int, int] = field(default_factory=dict)
     generator: Any = None
 
-    def timed(self, sample: dict[str, Any]) -> tuple[float, list[list[int]]]:
-        """Decodes a batch: wall clock in seconds, and the output tokens of each sentence."""
+    def timed(self, sample: dict[str, Any]) -> tuple[float, dict[int, list[int]]]:
+        """Decodes a batch: wall clock in seconds, and sentence -> output tokens."""
         synchronise()
         start = time.perf_counter()
         outputs = self.decode(sample)
         synchronise()
-        return time.perf_counter() - start, outputs
+        seconds = time.perf_counter() - start
+        return seconds, dict(zip(sample["id"].tolist(), outputs, strict=True))
 
 
 @dataclass
@@ -141,7 +142,7 @@ def _take_turn(
         taken, outputs = system.timed(sample)
         result.captured += made.graphs - graphs
         times.append(taken)
-        result.outputs |= dict(zip(sample["id"].tolist(), outputs, strict=True))
+        result.outputs |= outputs
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from fairseq_aggdec.api.session import (
     take_batch_size,
 )
 from fairseq_aggdec.bench import memory, systems, table
+from fairseq_aggdec.bench.agreement import Agreement
 from fairseq_aggdec.bench.command_line import check, entries, file_name, own_options
 from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, SystemProcess, takes_batch_size
 from fairseq_aggdec.bench.systems import Entry
@@ -92,6 +93,7 @@ class Bench:
         self.gec = [gec_score.read_sentences(path) for path in args.gec or ()]
         self.apart = args.apart or any(entry.external for entry in entries)
         self.measure_of_quality, self.signature = "F0.5" if self.gec else "BLEU", ""
+        self.agreement = Agreement(self.measure_of_quality)
         torch.set_num_threads(args.threads[0])
 
     def run(self) -> None:
@@ -173,6 +175,7 @@ class Bench:
         found = table.lines(running, measured, size, threads, baselines)
         for line, one in zip(found, measured, strict=True):
             line.quality = self.quality(one)
+            self.agreement.add(one.name, size, one.outputs, line.quality)
             if self.session.cuda and self.apart:
                 line.parts = {}  # nothing waited for a module's end
             if self.args.hypotheses is not None:  # of several batch sizes the last

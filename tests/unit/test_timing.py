@@ -12,6 +12,7 @@ import torch
 
 from fairseq_aggdec.api.session import spread
 from fairseq_aggdec.bench import table, timing
+from fairseq_aggdec.bench.agreement import Agreement
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import Measurement, System
 from fairseq_aggdec.search.counters import Counters
@@ -108,6 +109,19 @@ def test_ratios_and_equality_stand_beside_the_speed() -> None:
         "| ours, IAD | 5.00 | 1000.0 | 1000.0 | 1000.0 | 1.0 | 2 | 6.00 | 3.00 | 2.00 | 1 of 2 |"
         in shown
     )
+
+
+def test_the_same_outputs_have_one_quality() -> None:
+    agreement = Agreement("BLEU")
+    outputs = {0: [5, 2], 1: [6, 2], 2: [7, 2]}
+    agreement.add("beam5", 8, outputs, 35.93)
+    agreement.add("search5", 8, dict(reversed(outputs.items())), 35.93)
+    agreement.add("beam5", 32, outputs | {2: [8, 2]}, 34.0)  # a tie that rounding decides
+    agreement.add("beam5", 128, {}, None)
+    with pytest.raises(SystemExit, match="batches of 32 has BLEU 17.83 and fairseq beam 5 in bat"):
+        agreement.add("greedy", 32, outputs, 17.83)
+    with pytest.raises(SystemExit, match="batches of 32: 2 sentences have outputs that belong to"):
+        agreement.add("search5", 32, outputs | {1: [7, 2], 2: [6, 2]}, 17.83)
 
 
 def test_edit_ratio() -> None:
