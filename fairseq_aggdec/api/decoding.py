@@ -21,6 +21,7 @@ from fairseq_aggdec.api.scoring import add_attention, score_batch
 from fairseq_aggdec.api.text import Codec, refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.shared.texts import GivenTexts
+from fairseq_aggdec.options.stopping import stock_stoppable
 from fairseq_aggdec.search.counters import Counters
 
 NOTHING = torch.empty(0, dtype=torch.long)
@@ -176,7 +177,10 @@ class BatchDecoder:
                     self.language_support.models(call),
                     self.language_support.prefix(prefix),
                 )
-                found = self.task.inference_step(generator, models, sample, prefix_tokens=forced)
+                with stock_stoppable() if self.decoding == "stock" else nullcontext():
+                    found = self.task.inference_step(
+                        generator, models, sample, prefix_tokens=forced
+                    )
             found = [ranked[:most] for ranked in found]
             if call.attention:
                 add_attention(self.task, self.language_support, call, sample, found)

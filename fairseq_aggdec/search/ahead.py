@@ -31,6 +31,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import (
     grid_rows,
 )
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.state import remaining
@@ -95,6 +96,7 @@ class AheadLoop(ABC):
         reach, before, ahead = 1, None, pace.ahead
         now = time.perf_counter()
         while sentences:
+            check()
             unknown = len(pending) + len(outcomes)
             end = min(self.longest, reach + (size + 1) * (unknown + 1))
             self._launch(sentences, size, end)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.stock_generator import blocks_as_stock
+from fairseq_aggdec.options.stopping import stock_stoppable
 from fairseq_aggdec.search.errors import check_best
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any)
     before = generator.repeat_ngram_blocker
     block_repeats(generator, generator.no_repeat_ngram_size)
     try:
-        found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
+        with stock_stoppable():
+            found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     finally:
         _set_blocker(generator, before)
     check_best(found)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.windows.window import DecoderOutput
 
@@ -43,6 +44,7 @@ def decode(model: WindowModel, search: Search, counters: Counters) -> None:
     """Runs a search until no row is left; ``counters`` gets the number of calls and the seconds of each part."""
     now = counters.read()
     while search.rows:
+        check()
         window = search.next_window()
         now = counters.ended("draft", now)
         output = model.read(window)

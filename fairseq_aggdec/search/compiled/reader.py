@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.compiled.searches import ENDED, NO_ROOM, ReaderStruct, WholeSearch
 
 
@@ -26,7 +27,8 @@ def readable_decoder(verifier: Any) -> CachedDecoder | None:
     return decoder if plain and whole else None
 
 
-# A call of the library is at most about so long, seconds: Python handles a signal (Ctrl-C) only behind it.
+# A call of the library is at most about so long, seconds: between two calls Python handles signals (Ctrl-C) and asks
+# whether the batch is still wanted.
 PAUSE = 0.05
 # Logits that are decided together, about: those of all rows of a large batch would leave the processor's cache.
 TOGETHER = 6 << 20
@@ -57,6 +59,7 @@ class CompiledReader:
             self.struct.seconds = 0.0  # a run ends after one window
         self._make_room(0, 1)
         while (why := search.run(self.struct)) != ENDED:
+            check()
             if why == NO_ROOM:
                 asked = search.ask()
                 assert asked is not None
