@@ -61,7 +61,7 @@ SOURCES = Path(__file__).parent / "source"
 KINDS = {"int64_t": _int, "double": ctypes.c_double}
 POINTERS: dict[str, Any] = {"uint8_t": ctypes.c_char_p}
 OF_NUMBERS: dict[str, Any] = {
-    **{kind: ctypes.POINTER(_int) for kind in ("int64_t", "Pair")},
+    **{kind: ctypes.POINTER(_int) for kind in ("int64_t", "Pair", "Move")},
     "double": ctypes.POINTER(ctypes.c_double),
     "float": ctypes.POINTER(ctypes.c_float),
 }

@@ -349,14 +349,13 @@ int64_t aggdec_judge(const Judgement* judgement) {
     return tried([&] { judge(*judgement); });
 }
 
-// Copies keys and values of a cache as that of `Step`: `moves` of (row, from which place, to which).
-void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size,
-                 const int64_t* moves, int64_t count) {
+// Copies keys and values of a cache as that of `Step`.
+void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size, const Move* moves,
+                 int64_t count) {
     for (int64_t l = 0; l < layers; ++l, cache += layer)
-        for (int64_t i = 0; i < count; ++i) {
-            float* of_row = cache + moves[3 * i] * row;
-            std::memcpy(of_row + moves[3 * i + 2] * size, of_row + moves[3 * i + 1] * size,
-                        sizeof(float) * size);
+        for (const Move* move = moves; move < moves + count; ++move) {
+            float* of_row = cache + move->row * row;
+            std::memcpy(of_row + move->to * size, of_row + move->from * size, sizeof(float) * size);
         }
 }
 

@@ -74,6 +74,11 @@ struct Source {
     float* memory;         // what they read, out: see read_source
 };
 
+// Keys and values of a row that are copied from one place of the cache to another.
+struct Move {
+    int64_t row, from, to;
+};
+
 // One of the N places of a window, and a token there.
 struct Pair {
     int64_t place, token;

@@ -27,7 +27,7 @@ TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
 
 MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
 # Why a run came back, as loop.h numbers it.
-NO_ROOM, ENDED, TIME_UP = range(3)
+NO_ROOM, ENDED, TIME_UP, DRAFT = range(4)
 
 
 @functools.cache

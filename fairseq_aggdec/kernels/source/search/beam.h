@@ -117,7 +117,7 @@ class BeamSearch final : public Search {
         return (left + parts - 1) / parts;
     }
 
-    void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) override {
+    void decide(const Asked& asked, int64_t first, int64_t count, const float*, float* logits, int64_t types) override {
         const int64_t best = std::min(options_.beam + 1, types), size = 2 * best + 1;
         tables_.resize(places() * size);
         std::vector<Pair> banned;

@@ -1,6 +1,6 @@
 // Drafts that are copied from a text for each sentence, and how long they are.
 //
-// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_account.py are the same in Python;
+// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_length.py are the same in Python;
 // CopyPaths, for a tree of prefixes, is here only.
 
 #pragma once
@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "drafter.h"
 
 // Texts of a batch of B sentences, and what is known of how often copies stand.
 struct CopyOptions {
@@ -196,7 +198,7 @@ class CopyAccount {
     }
 
   private:
-    // As copy_account.py and chances.py have them.
+    // As copy_length.py has them.
     static constexpr int64_t PROBE_LENGTH = 4, LONG = 64;
     static constexpr double MARGIN = 0.1, WEIGHT_OF_ALL = 10.0;
 
@@ -232,6 +234,41 @@ class CopyAccount {
     std::vector<Share> rows_;
     int64_t alive_;
     bool idle_ = false;
+};
+
+// Drafts what the text of each sentence goes on with.
+class Copies final : public Drafter {
+  public:
+    Copies(const CopyOptions& options, int64_t rows) : account_(options, rows) {
+        const int64_t* text = options.texts;
+        for (int64_t row = 0; row < rows; text += options.sizes[row++])
+            texts_.emplace_back(std::vector<int64_t>(text, text + options.sizes[row]), options.match);
+    }
+
+    bool draft(const Written& batch, Draft& draft) override {
+        for (const int64_t row : batch.rows) {
+            if (!account_.idle()) copy(batch, row, draft.tokens);
+            draft.end_row();
+        }
+        return true;
+    }
+
+    void observe(const Written& batch, const Outcome& outcome) override {
+        for (size_t i = 0; i < batch.rows.size(); ++i)
+            account_.observe(batch.rows[i], outcome.drafted[i], outcome.accepted[i]);
+    }
+
+    void keep(int64_t rows) override { account_.keep(rows); }
+
+  private:
+    void copy(const Written& batch, int64_t row, std::vector<int64_t>& draft) {
+        const int64_t limit = account_.plan(row, std::min(batch.room(row), texts_[row].size()));
+        if (limit) texts_[row].follow(batch.tokens[row]);
+        texts_[row].copy(limit, draft);
+    }
+
+    CopyAccount account_;
+    std::vector<CopyText> texts_;  // of each sentence
 };
 
 }  // namespace

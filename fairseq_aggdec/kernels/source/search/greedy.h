@@ -9,6 +9,7 @@
 
 #include "copying.h"
 #include "loop.h"
+#include "drafter.h"
 
 extern "C" int64_t aggdec_judge(const Judgement* judgement);
 
@@ -22,53 +23,74 @@ struct GreedyOptions {
     const int64_t *ends, *floors, *strict_floors;  // (B), see search/state.py
     int64_t prefix_size;                           // P
     const int64_t* prefixes;                       // (B, P): tokens forced by the caller, padding where there is none
-    const CopyOptions* copies;                     // null: nothing is drafted
+    int64_t channels;                              // of the decoder's features
+    const CopyOptions* copies;                     // null: no text is copied
 };
 
 namespace {
 
 class GreedySearch final : public Search {
   public:
-    explicit GreedySearch(const GreedyOptions& options)
-        : options_(options), tokens_(options.sentences, {options.start}), scores_(options.sentences) {
+    // drafter: null: nothing is drafted.
+    GreedySearch(const GreedyOptions& options, std::unique_ptr<Drafter> drafter)
+        : options_(options), scores_(options.sentences), drafter_(std::move(drafter)) {
         const int64_t rows = options.sentences;
-        for (const int64_t* limits : {options.ends, options.floors, options.strict_floors})
-            limits_.emplace_back(limits, limits + rows);
+        batch_.tokens.assign(rows, {options.start});
+        batch_.ends.assign(options.ends, options.ends + rows);
+        floors_.assign(options.floors, options.floors + rows);
+        strict_floors_.assign(options.strict_floors, options.strict_floors + rows);
         prefixes_.assign(options.prefixes, options.prefixes + rows * options.prefix_size);
         found.rounds.assign(rows, 0);
-        for (int64_t row = 0; row < rows; ++row) rows_.push_back(row);
-        if (!options.copies) return;
-        account_ = std::make_unique<CopyAccount>(*options.copies, rows);
-        const int64_t* text = options.copies->texts;
-        for (int64_t row = 0; row < rows; text += options.copies->sizes[row++])
-            texts_.emplace_back(std::vector<int64_t>(text, text + options.copies->sizes[row]), options.copies->match);
+        for (int64_t row = 0; row < rows; ++row) batch_.rows.push_back(row);
+    }
+
+    int64_t draft() override {
+        if (drafted_ || batch_.rows.empty()) return READY;
+        draft_.clear();
+        if (drafter_ && !drafter_->draft(batch_, draft_)) return DRAFT;
+        draft_.counts.resize(batch_.rows.size(), 0);
+        drafted_ = true;
+        return READY;
     }
 
     void finish() override {
-        for (size_t row = 0; row < tokens_.size(); ++row) {
+        for (size_t row = 0; row < scores_.size(); ++row) {
+            const std::vector<int64_t>& tokens = batch_.tokens[row];
             found.owners.push_back(static_cast<int64_t>(row));
             found.lengths.push_back(static_cast<int64_t>(scores_[row].size()));
-            found.tokens.insert(found.tokens.end(), tokens_[row].begin() + 1, tokens_[row].end());
+            found.tokens.insert(found.tokens.end(), tokens.begin() + 1, tokens.end());
             found.scores.insert(found.scores.end(), scores_[row].begin(), scores_[row].end());
         }
     }
 
   protected:
     void write(Asked& asked) override {
-        widths_.clear();
+        draft();
+        widths_.clear(), above_.clear();
         decided_ = written_ = 0;
-        asked.starts.assign(tokens_.size(), 0);
-        asked.widths.assign(tokens_.size(), 0);
-        for (const int64_t row : rows_) {
-            const int64_t before = static_cast<int64_t>(asked.tokens.size());
-            asked.starts[row] = static_cast<int64_t>(tokens_[row].size()) - 1;
-            asked.tokens.push_back(tokens_[row].back());
-            if (account_ && !account_->idle()) draft(row, asked.tokens);
-            asked.widths[row] = static_cast<int64_t>(asked.tokens.size()) - before;
+        asked.starts.assign(scores_.size(), 0);
+        asked.widths.assign(scores_.size(), 0);
+        asked.moves.swap(moves_);
+        const bool tree = branches();
+        const int64_t *token = draft_.tokens.data(), *parent = draft_.parents.data();
+        for (size_t i = 0; i < batch_.rows.size(); ++i) {
+            const int64_t row = batch_.rows[i], count = draft_.counts[i];
+            const auto root = static_cast<int64_t>(asked.tokens.size());
+            asked.starts[row] = batch_.position(row);
+            asked.tokens.push_back(batch_.tokens[row].back());
+            asked.tokens.insert(asked.tokens.end(), token, token + (tree ? count : possible(row, token, count)));
+            if (tree) {
+                above_.push_back(root);
+                for (int64_t n = 0; n < count; ++n) above_.push_back(root + parent[n]);
+                parent += count;
+            }
+            token += count;
+            asked.widths[row] = static_cast<int64_t>(asked.tokens.size()) - root;
             widths_.push_back(asked.widths[row]);
             asked.end = std::max(asked.end, asked.starts[row] + asked.widths[row]);
         }
         asked.reach = asked.end;
+        if (tree) write_tree(asked);
     }
 
     // Whole sentences, one at least.
@@ -78,41 +100,79 @@ class GreedySearch final : public Search {
         return count;
     }
 
-    void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) override {
+    void decide(const Asked& asked, int64_t first, int64_t count, const float* features, float* logits,
+                int64_t types) override {
         size_t end = decided_;
         for (int64_t left = count; left > 0; left -= widths_[end++]) {}
         const auto rows = static_cast<int64_t>(end - decided_);
         find_hidden(asked, first, end);
-        for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(rows_.size());
+        for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(batch_.rows.size());
         for (auto* numbers : {&places_, &gained_}) numbers->resize(places());
         emitted_scores_.resize(places());
-        const Judgement call{rows, types, widths_.data() + decided_, asked.tokens.data() + first, nullptr, logits,
+        part_above_.clear();
+        if (!above_.empty())
+            for (int64_t place = first; place < first + count; ++place) part_above_.push_back(above_[place] - first);
+        const Judgement call{rows, types, widths_.data() + decided_, asked.tokens.data() + first,
+                             above_.empty() ? nullptr : part_above_.data(), logits,
                              options_.pad, options_.unk, options_.eos, options_.unk_penalty, banned_.data(),
                              forced_.data(), static_cast<int64_t>(banned_.size()),
                              static_cast<int64_t>(forced_.size()), accepted_.data() + decided_,
                              emitted_.data() + decided_, places_.data() + written_, gained_.data() + written_,
                              emitted_scores_.data() + written_, options_.beta, options_.tolerance};
         must(aggdec_judge(&call));
-        written_ += std::accumulate(call.emitted, call.emitted + rows, int64_t{0});
-        decided_ = end;
-        if (end == rows_.size()) commit();
+        const bool reads = features && drafter_ && drafter_->reads_features();
+        for (; decided_ < end; ++decided_) {
+            const int64_t last = written_ + emitted_[decided_] - 1;
+            if (reads) drafter_->read(batch_.rows[decided_], features + places_[last] * options_.channels);
+            for (; written_ <= last; ++written_) places_[written_] += first;
+        }
+        if (end == batch_.rows.size()) commit(asked);
     }
 
   private:
-    // Appends what is drafted for a sentence, up to the first token that would repeat an n-gram.
-    void draft(int64_t row, std::vector<int64_t>& tokens) {
-        const size_t first = tokens.size();
-        const int64_t position = static_cast<int64_t>(tokens_[row].size()) - 1;
-        const int64_t limit = account_->plan(row, std::min(limits_[0][row] - position, texts_[row].size()));
-        if (limit) texts_[row].follow(tokens_[row]);
-        texts_[row].copy(limit, tokens);
-        if (!options_.ngram) return;
-        line_ = tokens_[row];
-        for (size_t i = first; i < tokens.size(); ++i) {
+    // Whether two tokens of the draft follow the same one.
+    bool branches() const {
+        size_t n = 0;
+        if (!draft_.parents.empty())
+            for (const int64_t count : draft_.counts)
+                for (int64_t place = 0; place < count; ++place, ++n)
+                    if (draft_.parents[n] != place) return true;
+        return false;
+    }
+
+    // How many tokens of a chain stand before the first that would repeat an n-gram.
+    int64_t possible(int64_t row, const int64_t* tokens, int64_t count) {
+        if (!options_.ngram) return count;
+        line_ = batch_.tokens[row];
+        for (int64_t n = 0; n < count; ++n) {
             bool again = false;
-            repeats(line_, options_.ngram, [&](int64_t token) { again |= token == tokens[i]; });
-            if (again) return tokens.resize(i);
-            line_.push_back(tokens[i]);
+            repeats(line_, options_.ngram, [&](int64_t token) { again |= token == tokens[n]; });
+            if (again) return n;
+            line_.push_back(tokens[n]);
+        }
+        return count;
+    }
+
+    // Where each token stands in its sentence, and what it sees: all up to the last committed token, those of the draft
+    // that lead to it, and itself.
+    void write_tree(Asked& asked) const {
+        const int64_t bytes = asked.seen_bytes = (asked.end + 7) / 8;
+        asked.seen.assign(asked.tokens.size() * bytes, 0);
+        asked.reach = 0;
+        uint8_t* seen = asked.seen.data();
+        int64_t place = 0;
+        for (const int64_t row : batch_.rows) {
+            const int64_t start = asked.starts[row];
+            for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
+                uint8_t* own = seen + place * bytes;
+                const int64_t parent = above_[place], at = start + slot;
+                asked.depths.push_back(slot ? asked.depths[parent] + 1 : start);
+                asked.reach = std::max(asked.reach, asked.depths.back() + 1);
+                if (slot) std::copy_n(seen + parent * bytes, bytes, own);
+                else std::fill_n(own, start / 8, uint8_t{255});
+                for (int64_t bit = slot ? at : start / 8 * 8; bit <= at; ++bit)
+                    own[bit / 8] |= static_cast<uint8_t>(1 << bit % 8);
+            }
         }
     }
 
@@ -121,65 +181,92 @@ class GreedySearch final : public Search {
     void find_hidden(const Asked& asked, int64_t first, size_t end) {
         banned_.clear();
         forced_.clear();
-        int64_t place = 0;
+        int64_t place = first;
         for (size_t i = decided_; i < end; ++i) {
-            const int64_t row = rows_[i];
-            line_ = tokens_[row];
+            const int64_t row = batch_.rows[i];
             for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
-                if (slot) line_.push_back(asked.tokens[first + place]);
-                hide(row, asked.starts[row] + slot, place);
+                if (options_.ngram) write_line(asked, row, slot, place);
+                const int64_t output = above_.empty() ? asked.starts[row] + slot : asked.depths[place];
+                hide(row, output, place - first);
             }
         }
     }
 
+    // The sentence up to a place of the window.
+    void write_line(const Asked& asked, int64_t row, int64_t slot, int64_t place) {
+        if (slot == 0) line_ = batch_.tokens[row];
+        else if (!above_.empty() && above_[place] != place - 1) {
+            const std::vector<int64_t>& before = batch_.tokens[row];
+            line_.assign(before.begin(), before.end());
+            path_.clear();
+            for (int64_t node = above_[place]; node != place - slot; node = above_[node])
+                path_.push_back(asked.tokens[node]);
+            line_.insert(line_.end(), path_.rbegin(), path_.rend());
+        }
+        if (slot) line_.push_back(asked.tokens[place]);
+    }
+
     void hide(int64_t row, int64_t output, int64_t place) {
         const int64_t size = options_.prefix_size, eos = options_.eos;
-        if (output >= limits_[0][row]) {
+        if (output >= batch_.ends[row]) {
             forced_.push_back({place, eos});
         } else if (output < size && prefixes_[row * size + output] != options_.pad) {
             forced_.push_back({place, prefixes_[row * size + output]});
         }
         // A prefix column lifts the minimum length for every row, also where that row's own prefix is free.
-        if (output < limits_[2][row] || (output >= size && output < limits_[1][row])) banned_.push_back({place, eos});
+        if (output < strict_floors_[row] || (output >= size && output < floors_[row])) banned_.push_back({place, eos});
         if (options_.ngram)
             repeats(line_, options_.ngram, [&](int64_t token) { banned_.push_back({place, token}); });
     }
 
     // Appends what is emitted; sentences that have ended leave.
-    void commit() {
-        const int64_t* gained = gained_.data();
+    void commit(const Asked& asked) {
+        const int64_t *gained = gained_.data(), *place = places_.data();
         const float* scores = emitted_scores_.data();
-        size_t staying = 0;
-        for (size_t i = 0; i < rows_.size(); ++i) {
-            const int64_t row = rows_[i], count = emitted_[i];
-            const int64_t position = static_cast<int64_t>(tokens_[row].size()) - 1;
-            tokens_[row].insert(tokens_[row].end(), gained, gained + count);
+        int64_t root = 0;
+        const size_t first = found.drafted.size();
+        moves_.clear();
+        for (size_t i = 0; i < batch_.rows.size(); ++i) {
+            const int64_t row = batch_.rows[i], count = emitted_[i], position = batch_.position(row);
+            std::vector<int64_t>& tokens = batch_.tokens[row];
+            tokens.insert(tokens.end(), gained, gained + count);
             scores_[row].insert(scores_[row].end(), scores, scores + count);
-            gained += count, scores += count;
-            if (options_.free_end && position + count > limits_[0][row]) scores_[row].back() = 0.0f;
+            // Keys and values of accepted tokens go where those of a sentence stand.
+            for (int64_t n = 0; n < count; ++n)
+                if (place[n] != root + n)
+                    moves_.push_back({row, asked.starts[row] + place[n] - root, asked.starts[row] + n});
+            gained += count, scores += count, place += count, root += widths_[i];
+            if (options_.free_end && position + count > batch_.ends[row]) scores_[row].back() = 0.0f;
             ++found.rounds[row];
             found.emitted.push_back(count);
             found.drafted.push_back(widths_[i] - 1);
             found.accepted.push_back(accepted_[i]);
-            if (account_) account_->observe(row, found.drafted.back(), accepted_[i]);
-            if (tokens_[row].back() != options_.eos) rows_[staying++] = row;
         }
-        rows_.resize(staying);
-        if (account_) account_->keep(static_cast<int64_t>(staying));
+        if (drafter_)
+            drafter_->observe(batch_, {found.drafted.data() + first, accepted_.data(), emitted_.data()});
+        leave();
+    }
+
+    void leave() {
+        const auto ended = [&](int64_t row) { return batch_.tokens[row].back() == options_.eos; };
+        batch_.rows.erase(std::remove_if(batch_.rows.begin(), batch_.rows.end(), ended), batch_.rows.end());
+        if (drafter_) drafter_->keep(static_cast<int64_t>(batch_.rows.size()));
+        drafted_ = false;
     }
 
     const GreedyOptions options_;
-    std::vector<std::vector<int64_t>> limits_;  // ends, floors, strict floors
-    std::vector<int64_t> prefixes_;
-    std::vector<std::vector<int64_t>> tokens_;  // of each sentence, start symbol first
+    std::vector<int64_t> floors_, strict_floors_, prefixes_;
+    Written batch_;
     std::vector<std::vector<float>> scores_;
-    std::vector<int64_t> rows_;                 // the sentences that have not ended
-    std::unique_ptr<CopyAccount> account_;      // null: nothing is drafted
-    std::vector<CopyText> texts_;               // of each sentence, if anything is drafted
-    // Of the window, and how many of its sentences are decided, with how many tokens.
+    std::unique_ptr<Drafter> drafter_;
+    Draft draft_;
+    bool drafted_ = false;  // the draft of the next window is made
+    std::vector<Move> moves_;
+    // Of the window, and how many of its sentences are decided, with how many tokens. above_: which place each stands
+    // behind, empty: the one before.
     size_t decided_ = 0;
     int64_t written_ = 0;
-    std::vector<int64_t> widths_, accepted_, emitted_, places_, gained_, line_;
+    std::vector<int64_t> widths_, above_, part_above_, accepted_, emitted_, places_, gained_, line_, path_;
     std::vector<Pair> banned_, forced_;
     std::vector<float> emitted_scores_;
 };

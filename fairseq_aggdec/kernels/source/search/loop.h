@@ -16,6 +16,8 @@
 extern "C" {
 int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads);
 int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x);
+void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size, const Move* moves,
+                 int64_t count);
 }
 
 // A decoder that has taken up a batch.
@@ -46,13 +48,14 @@ struct Asked {
     std::vector<int64_t> depths;          // (N): positions in the sentence; empty: those of the places
     std::vector<uint8_t> seen;            // (N, seen_bytes): bits of the places that each sees; empty: all up to itself
     int64_t seen_bytes, end, reach;       // end: of the places; reach: of the positions
+    std::vector<Move> moves;              // to be made before the window is read
     // Of searches that decide from tables of the best tokens: (N) one more token of each table, and those that are in none.
     std::vector<int64_t> needed;
     std::vector<Pair> banned;
 
     void clear() {
         for (auto* numbers : {&starts, &widths, &tokens, &depths, &needed}) numbers->clear();
-        seen.clear(), banned.clear();
+        seen.clear(), moves.clear(), banned.clear();
         seen_bytes = end = reach = 0;
     }
 };
@@ -66,11 +69,19 @@ struct Found {
     std::vector<int64_t> emitted, drafted, accepted;  // (I): tokens of each iteration
     int64_t calls = 0, nodes = 0, used = 0;        // calls of the decoder; prefixes evaluated and needed
     int64_t broken = -1;                           // a sentence with scores that are no numbers
+    double drafting = 0.0;                         // seconds that drafts took
 };
+
+// Why a run came back: the decoder has too little room for the window that is asked for; the search has come to its
+// end; its time is up, and nothing is wrong; what drafts has to be asked in Python. READY: it goes on.
+enum { NO_ROOM, ENDED, TIME_UP, DRAFT, READY };
 
 class Search {
   public:
     virtual ~Search() = default;
+
+    // Makes the draft of the next window, once: DRAFT where Python has to be asked before it can, else READY.
+    virtual int64_t draft() { return READY; }
 
     // Null when all sentences have ended or one is broken. The same window until its logits are taken.
     const Asked* ask() {
@@ -89,9 +100,10 @@ class Search {
     // How many places of the window, about `most`, are decided together from place `first` on.
     virtual int64_t together(int64_t first, int64_t most) const = 0;
 
-    // The logits (count, V) of the window from place `first` on, which may be changed; the places come in their order.
-    void take(int64_t first, int64_t count, float* logits, int64_t types) {
-        decide(asked_, first, count, logits, types);
+    // Features (count, C) and logits (count, V) of the window from place `first` on; logits may be changed. The places
+    // come in their order.
+    void take(int64_t first, int64_t count, const float* features, float* logits, int64_t types) {
+        decide(asked_, first, count, features, logits, types);
         if (first + count == places()) taken();
     }
 
@@ -102,7 +114,8 @@ class Search {
 
   protected:
     virtual void write(Asked& asked) = 0;
-    virtual void decide(const Asked& asked, int64_t first, int64_t count, float* logits, int64_t types) = 0;
+    virtual void decide(const Asked& asked, int64_t first, int64_t count, const float* features, float* logits,
+                        int64_t types) = 0;
 
     // The search knows what the model says of its window.
     void taken() {
@@ -115,17 +128,19 @@ class Search {
     bool asking_ = false;
 };
 
-// Why a run came back: the decoder has too little room for the window that is asked for; the search has come to its
-// end; its time is up, and nothing is wrong.
-enum { NO_ROOM, ENDED, TIME_UP };
-
 // Python sees signals only between calls of this, so it comes back after `reader.seconds` and one window at least.
 inline int64_t run(Search& search, const Reader& reader) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     const int64_t channels = reader.shape->channels, types = reader.vocabulary->outputs;
     const int64_t most = std::max<int64_t>(1, reader.most / types);
-    while (const Asked* asked = search.ask()) {
+    for (;;) {
+        const auto now = Clock::now();
+        const int64_t why = search.draft();
+        search.found.drafting += std::chrono::duration<double>(Clock::now() - now).count();
+        if (why != READY) return why;
+        const Asked* asked = search.ask();
+        if (!asked) return ENDED;
         if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions))
             return NO_ROOM;
         const auto count = static_cast<int64_t>(asked->tokens.size());
@@ -137,6 +152,8 @@ inline int64_t run(Search& search, const Reader& reader) {
         step.depths = asked->depths.empty() ? nullptr : asked->depths.data();
         step.seen = asked->seen.empty() ? nullptr : asked->seen.data();
         step.seen_bytes = asked->seen_bytes, step.end = asked->end;
+        aggdec_move(step.cache, reader.shape->layers, step.cache_layer, step.cache_row, 2 * channels,
+                    asked->moves.data(), static_cast<int64_t>(asked->moves.size()));
         must(aggdec_decode(reader.layers, reader.shape, &step, features));
         for (int64_t first = 0, some; first < count; first += some) {
             some = search.together(first, most);
@@ -146,9 +163,8 @@ inline int64_t run(Search& search, const Reader& reader) {
                 const auto divisor = static_cast<float>(reader.temperature);
                 std::for_each_n(logits, some * types, [&](float& logit) { logit /= divisor; });
             }
-            search.take(first, some, logits, types);
+            search.take(first, some, features + first * channels, logits, types);
         }
         if (std::chrono::duration<double>(Clock::now() - begin).count() >= reader.seconds) return TIME_UP;
     }
-    return ENDED;
 }

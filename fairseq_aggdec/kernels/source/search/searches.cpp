@@ -6,11 +6,12 @@
 
 // What a search asks for: see Asked.
 struct AskedView {
-    int64_t rows, count, end, reach, seen_bytes, pairs;
+    int64_t rows, count, end, reach, seen_bytes, pairs, moved;
     const int64_t *starts, *widths, *tokens, *depths;
     const void* seen;
     const int64_t* needed;
     const Pair* banned;
+    const Move* moves;
 };
 
 // What a search has found: see Found.
@@ -19,6 +20,7 @@ struct FoundView {
     const int64_t *owners, *lengths, *tokens, *rounds, *emitted, *drafted, *accepted;
     const float* scores;
     const double* totals;
+    double drafting;
 };
 
 // The tree of a sentence of beam search: see BeamTree and SentenceSearch.
@@ -32,14 +34,19 @@ struct TreeView {
 
 namespace {
 
-// A search of a batch, null where there is no memory for it.
-template <class Kind, class Options>
-Search* made(const Options* options) noexcept {
+// The search that make() makes of a batch, null where there is no memory for it.
+template <class F>
+Search* made(const F& make) noexcept {
     try {
-        return new Kind(*options);
+        return make();
     } catch (...) {
         return nullptr;
     }
+}
+
+std::unique_ptr<Drafter> drafter_of(const GreedyOptions& options) {
+    if (options.copies) return std::make_unique<Copies>(*options.copies, options.sentences);
+    return nullptr;
 }
 
 BeamSearch& beam(Search* search) { return *static_cast<BeamSearch*>(search); }
@@ -49,9 +56,13 @@ BeamSearch& beam(Search* search) { return *static_cast<BeamSearch*>(search); }
 // Numbers are NO_MEMORY where there is too little; the search can then only be freed.
 extern "C" {
 
-Search* aggdec_beam(const BeamOptions* options) { return made<BeamSearch>(options); }
+Search* aggdec_beam(const BeamOptions* options) {
+    return made([&] { return new BeamSearch(*options); });
+}
 
-Search* aggdec_greedy(const GreedyOptions* options) { return made<GreedySearch>(options); }
+Search* aggdec_greedy(const GreedyOptions* options) {
+    return made([&] { return new GreedySearch(*options, drafter_of(*options)); });
+}
 
 void aggdec_search_free(Search* search) { delete search; }
 
@@ -61,14 +72,16 @@ int64_t aggdec_search_ask(Search* search, AskedView* view) {
     if (tried([&] { asked = search->ask(); })) return NO_MEMORY;
     if (!asked) return 0;
     *view = {static_cast<int64_t>(asked->starts.size()), static_cast<int64_t>(asked->tokens.size()), asked->end,
-             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->banned.size()), asked->starts.data(),
+             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->banned.size()),
+             static_cast<int64_t>(asked->moves.size()), asked->starts.data(),
              asked->widths.data(), asked->tokens.data(), asked->depths.empty() ? nullptr : asked->depths.data(),
-             asked->seen.empty() ? nullptr : asked->seen.data(), asked->needed.data(), asked->banned.data()};
+             asked->seen.empty() ? nullptr : asked->seen.data(), asked->needed.data(), asked->banned.data(),
+             asked->moves.data()};
     return 1;
 }
 
 int64_t aggdec_search_take(Search* search, float* logits, int64_t types) {
-    return tried([&] { search->take(0, search->places(), logits, types); });
+    return tried([&] { search->take(0, search->places(), nullptr, logits, types); });
 }
 
 // Of beam search, where the tables of the best tokens are made elsewhere.
@@ -118,7 +131,7 @@ int64_t aggdec_search_found(Search* search, FoundView* view) {
              static_cast<int64_t>(found.drafted.size()), found.calls, found.nodes, found.used, found.broken,
              found.owners.data(), found.lengths.data(), found.tokens.data(), found.rounds.data(),
              found.emitted.data(), found.drafted.data(), found.accepted.data(), found.scores.data(),
-             found.totals.data()};
+             found.totals.data(), found.drafting};
     return 0;
 }
 
