@@ -8,9 +8,6 @@ The options of a file are checked there too: see :mod:`fairseq_aggdec.stored_opt
 
 from __future__ import annotations
 
-import argparse
-import builtins
-import importlib
 import importlib.metadata
 import logging
 import os
@@ -21,9 +18,9 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
 import torch
 
+from fairseq_aggdec.stored_data import safe_globals
 from fairseq_aggdec.stored_options import CheckpointError as CheckpointError
 from fairseq_aggdec.stored_options import check_names, check_options
 
@@ -34,26 +31,6 @@ _HOW_TO_INSTALL = (
     f"fairseq_aggdec needs fairseq-fixed=={SUPPORTED_FAIRSEQ}, which is imported as `fairseq`: "
     "install it into an environment of its own (scripts/setup.sh makes one)."
 )
-_NUMBER_DTYPES = (
-    *(f"{sign}Int{bits}DType" for sign in ("", "U") for bits in (8, 16, 32, 64)),
-    *(f"Float{bits}DType" for bits in (16, 32, 64)),
-    "BoolDType",
-)
-_NUMBER_TYPES = ("bool", "dict", "float", "int", "list", "str")  # of entries, which OmegaConf notes
-_METERS = ("AverageMeter", "StopwatchMeter", "SumMeter", "TimeMeter")
-_CONFIGURATION_CLASSES = {
-    "omegaconf.dictconfig": ("DictConfig",),
-    "omegaconf.listconfig": ("ListConfig",),
-    "omegaconf.base": ("ContainerMetadata", "Metadata"),
-    "omegaconf.nodes": (
-        "AnyNode",
-        "BooleanNode",
-        "EnumNode",
-        "FloatNode",
-        "IntegerNode",
-        "StringNode",
-    ),
-}
 # Entries without which fairseq loads nothing -> those that stood for them in old files.
 _ENTRIES = {
     "optimizer_history": ("best_loss", "optimizer"),
@@ -100,38 +77,20 @@ def _warn_about_second_fairseq() -> None:
 def register_safe_globals() -> None:
     """Let weights-only loading accept the plain data that ``fairseq-train`` writes beside tensors.
 
-    Call it before the first checkpoint is loaded. Calling it again changes nothing.
+    Call it before a checkpoint is loaded. Calling it again changes nothing. A name that the user has listed stays as
+    the user has it: of two things under one name PyTorch would take either.
     """
-    torch.serialization.add_safe_globals(_data_globals())
+    ours, listed = safe_globals(), torch.serialization.get_safe_globals()
+    others = [one for one in listed if one not in ours]
+    taken = {_name_of(one) for one in others}
+    wanted = [one for one in ours if one[1] not in taken]
+    if {*others, *wanted} != {*listed}:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals([*others, *wanted])
 
 
-def _data_globals() -> list[Any]:
-    """Options, counts and meters: classes whose instances are data, whatever a file makes of them.
-
-    Making or filling in one of them stores values and calls nothing that a file names. An interpolation of OmegaConf is
-    resolved only where somebody asks for it; :func:`check_options` refuses those that call a function.
-    """
-    multiarray = importlib.import_module("numpy._core.multiarray")
-    allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
-    for builder in (multiarray._reconstruct, multiarray.scalar):
-        # NumPy 2 writes `numpy._core`, NumPy 1 wrote `numpy.core`: either must load under both.
-        for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
-            allowed.append((builder, f"{module}.{builder.__name__}"))
-    # Files never spell the classes of dtypes, but the loader asks for them when it fills one in.
-    allowed += [getattr(numpy.dtypes, name) for name in _NUMBER_DTYPES]
-    allowed += [(getattr(builtins, name), f"builtins.{name}") for name in _NUMBER_TYPES]
-    allowed += [(Any, "typing.Any"), (_plain_dict, "collections.defaultdict")]
-    for module, names in _CONFIGURATION_CLASSES.items():
-        allowed += [getattr(importlib.import_module(module), name) for name in names]
-    # The meters of fairseq, which old checkpoints hold as objects, under the names of either age.
-    meters = importlib.import_module("fairseq.logging.meters")
-    modules = ("fairseq.meters", "fairseq.logging.meters")
-    return allowed + [(getattr(meters, name), f"{at}.{name}") for name in _METERS for at in modules]
-
-
-def _plain_dict(*_: Any) -> dict[Any, Any]:
-    """What a ``defaultdict`` is loaded as: without the function that makes its defaults."""
-    return {}
+def _name_of(listed: Any) -> str:
+    return listed[1] if isinstance(listed, tuple) else f"{listed.__module__}.{listed.__qualname__}"
 
 
 def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
@@ -146,6 +105,8 @@ def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
         return None
     try:
         state, names = read_stored(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is refused: {error}.") from None
     except OSError as error:
         if error.filename is None:  # not the file: what stands in it led nowhere
             raise unreadable(path, error) from None
@@ -234,6 +195,7 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
 
 def read_stored(path: str) -> tuple[Any, list[str]]:
     """What a file holds and the names that weights-only loading refuses; with such names, nothing is read."""
+    register_safe_globals()
     if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
         return _read_old_format(path)
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -259,7 +221,7 @@ def _read_old_format(path: str) -> tuple[Any, list[str]]:
 
 
 def _configuration_class(name: str) -> type | None:
-    """fairseq's class of options of that name, if it is loaded already: a dataclass, so its instances are data."""
+    """fairseq's class of options of that name, if it is loaded already: a dataclass of Python, so it stores values."""
     from fairseq.dataclass import FairseqDataclass
 
     module, _, name = name.rpartition(".")

@@ -68,9 +68,7 @@ WORD = (
     ast.Load,
 )
 PLAIN = (bool, int, float, str, type(None))
-# `${name:...}` calls a function of OmegaConf, such as oc.env, which reads the environment.
-RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # also where the name is an interpolation itself
-OF_A_CONTAINER = {"_content", "_flags_cache", "_metadata", "_parent"}
+MOST = 100_000  # options of a file: small ones can come to any number, by lists that hold one list many times
 EVALUATING = re.compile(r"fairseq(_cli)?(\.|$)")
 
 
@@ -84,7 +82,9 @@ def check_options(state: Mapping[str, Any], path: str) -> None:
     Args:
         state: as it was loaded in weights-only mode; fairseq has not touched it.
     """
-    for name, value in options_of(state):
+    for number, (name, value) in enumerate(options_of(state)):
+        if number == MOST:
+            raise CheckpointError(f"{path} is refused: it has more than {MOST} options.")
         reason = _fault(name.rsplit(".", 1)[-1], value)
         if reason:
             raise CheckpointError(f"{path} is refused: its option {name} {reason}.")
@@ -161,24 +161,19 @@ def unwrapped(value: Any) -> Any:
     if not type(value).__module__.startswith("omegaconf."):
         return value
     parts = vars(value)
-    if "_val" in parts:
-        return unwrapped(parts["_val"])
-    # An attribute of another name would be found in place of the option of that name.
-    return parts["_content"] if OF_A_CONTAINER >= parts.keys() >= {"_content"} else value
+    return unwrapped(parts["_val"]) if "_val" in parts else parts["_content"]
 
 
 def _fault(name: str, value: Any) -> str | None:
     """What is wrong with an option; None where nothing is."""
     if value is NotImplemented:
         return "contains itself"
-    if type(value).__module__.startswith("omegaconf."):
-        return "is a configuration with more in it than options"
     if name == "_target_":
         return f"names code to be called ({shown(value)})"
     if isinstance(value, enum.Enum):
         value = value.value
     text = value if isinstance(value, str) else None
-    if text is not None and RESOLVER.search(text):
+    if text is not None and resolves(text):
         return f"asks for more than the file ({shown(text)})"
     # Alone, or of a side: encoder_xformers_att_config.
     if name not in EVALUATED and not any(name.endswith(f"_{one}") for one in EVALUATED):
@@ -188,6 +183,21 @@ def _fault(name: str, value: Any) -> str | None:
     if text is not None and ("${" in text or runs_code(text)):
         return f"is no plain value but code, which fairseq would run ({shown(text)})"
     return None
+
+
+def resolves(text: str) -> bool:
+    """Whether a text has ``${name:...}``, which calls a function of OmegaConf: ``oc.env`` reads the environment.
+
+    >>> [resolves(text) for text in ("${oc.env:HOME}", "${${name}:HOME}", "${common.seed}", "a: b")]
+    [True, True, False, False]
+    """
+    return ":" in text.partition("${")[2]
+
+
+def check_interpolation(value: Any) -> None:
+    """Raises :class:`CheckpointError`, without the file's name, for a text that :func:`resolves`."""
+    if isinstance(value, str) and resolves(value):
+        raise CheckpointError(f"its configuration asks for more than the file ({shown(value)})")
 
 
 def shown(value: Any) -> str:

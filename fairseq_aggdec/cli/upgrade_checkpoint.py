@@ -31,11 +31,12 @@ from fairseq_aggdec.compat import (
     unreadable,
 )
 from fairseq_aggdec.records.results import write
+from fairseq_aggdec.stored_data import StoredArray
 from fairseq_aggdec.stored_options import PLAIN, check_options, unwrapped
 
 DEEPEST = 50
 DROPPED = object()
-DATA = (torch.Tensor, numpy.ndarray, torch.Size, torch.dtype)
+DATA = (torch.Tensor, torch.Size, torch.dtype)
 
 
 class StandIn:
@@ -70,6 +71,8 @@ def read(path: str) -> Any:
             raise CheckpointError(
                 f"{path} names functions of the operating system, which no training run writes: do not use it."
             ) from None
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} is refused: {error}.") from None
         except FileNotFoundError:
             raise
         except Exception as error:  # a damaged file makes the loader raise nearly anything
@@ -92,6 +95,8 @@ def plain(value: Any, name: str, dropped: list[str]) -> Any:
         return value.value
     if isinstance(value, numpy.generic):
         return value.item()
+    if isinstance(value, StoredArray):
+        return torch.from_numpy(numpy.asarray(value))
     if type(value) in PLAIN or isinstance(value, DATA):
         return value
     if name.count(".") > DEEPEST:

@@ -83,6 +83,7 @@ GROUND = [
     "version",
     "installing",
     "stored_options",
+    "stored_data",
     "compat",
     "checkpoints",
     "hub",

@@ -66,7 +66,6 @@ HOSTILE: dict[str, Any] = {
     "a dataclass": {"model": TransformerConfig(adaptive_softmax_cutoff=CODE)},
     "a target of hydra": {"model": {"_target_": "os.system", "command": "true"}},
     "an attribute of a dictionary": {"model": ordered(adaptive_softmax_cutoff=CODE)},
-    "a hidden attribute": {"model": configuration({"a": 1}, adaptive_softmax_cutoff=CODE)},
 }
 
 

@@ -14,7 +14,7 @@ from fairseq.logging import meters
 from omegaconf import OmegaConf
 
 from tests.cli.faults.bench import REFUSED, WARNED, WORKS, Bench, Case
-from tests.cli.faults.files import python
+from tests.cli.faults.files import Calls, python
 from tests.cli.faults.options import GENERATE, method
 
 State = dict[str, Any]
@@ -103,19 +103,36 @@ CODE: dict[str, Callable[[State, Path], Any]] = {
 }
 
 
-def code_cases() -> list[Case]:
-    group = "code in options"
+NUMBER = np.float64(0).__reduce__()[0]  # the function that numbers of NumPy are made by
+
+
+def in_state(make: Callable[[], Any]) -> Callable[[State, Path], None]:
+    def edit(state: State, tmp: Path) -> None:
+        state["extra_state"]["x"] = make()
+
+    return edit
+
+
+def in_option(state: State, tmp: Path) -> None:
+    of_the_model(state)["dropout"] = Calls(np.ndarray, (1,), "O", b"\1" * 8)
+
+
+# Calls and states that make NumPy read or free memory of the file's choice.
+MEMORY: dict[str, Callable[[State, Path], Any]] = {
+    "an array at an address": in_state(lambda: Calls(np.ndarray, (1,), "O", b"\1" * 8)),
+    "an option at an address": in_option,
+    "a number at an address": in_state(lambda: Calls(NUMBER, np.dtype("O"), b"\1" * 8)),
+    "an array of a size": in_state(lambda: Calls(np.ndarray, (2**40,))),
+    "bytes of a size": in_state(lambda: Calls(bytes, 2**40)),
+    "numbers of fields": in_state(lambda: np.zeros(1, "i4,O")),
+}
+
+
+def everywhere(group: str, edit: Callable[[State, Path], Any]) -> list[Case]:
+    """A case for each kind of checkpoint and each command that reads one."""
+    make, plain = edited("model", edit), method("greedy", "")
+    drafter, lattice = edited("drafter", edit), edited("lattice", edit)
     found = []
-    for number, (kind, edit) in enumerate(CODE.items()):
-        path = ("{tmp}/evil.pt", "{model}:{tmp}/evil.pt")[number % 2]
-        options = method("greedy", "").replace("{model}", path)
-        old = number % 3 == 2
-        make = edited("model", edit, old)
-        found.append(Case(group, kind, GENERATE, options, REFUSED, "evil.pt is refused", make))
-    make = edited("model", CODE["adaptive_softmax_cutoff"])
-    drafter = edited("drafter", CODE["adaptive_softmax_cutoff"])
-    lattice = edited("lattice", CODE["adaptive_softmax_cutoff"])
-    plain = method("greedy", "")
     for command, options, one in (
         (GENERATE, method("gad", "").replace("{drafter}", "{tmp}/evil.pt"), drafter),
         (GENERATE, "--decoding lattice --path {tmp}/evil.pt --lattice {tables}", lattice),
@@ -131,6 +148,34 @@ def code_cases() -> list[Case]:
         names = [word for word in options.split() if word.startswith("--") and word != "--output"]
         title = " ".join((command, *names))
         found.append(Case(group, title, command, options, REFUSED, "evil.pt is refused", one))
+    return found
+
+
+def memory_cases() -> list[Case]:
+    group, options = "memory of the process", method("greedy", "")
+    options = options.replace("{model}", "{tmp}/evil.pt")
+    found = [
+        Case(group, f"{kind}, {form}", GENERATE, options, REFUSED, "evil.pt is refused", make)
+        for kind, edit in MEMORY.items()
+        for form, make in (
+            ("archive", edited("model", edit)),
+            ("old format", edited("model", edit, old=True)),
+        )
+    ]
+    return found + everywhere(group, MEMORY["an array at an address"])
+
+
+def code_cases() -> list[Case]:
+    group = "code in options"
+    found = []
+    for number, (kind, edit) in enumerate(CODE.items()):
+        path = ("{tmp}/evil.pt", "{model}:{tmp}/evil.pt")[number % 2]
+        options = method("greedy", "").replace("{model}", path)
+        old = number % 3 == 2
+        make = edited("model", edit, old)
+        found.append(Case(group, kind, GENERATE, options, REFUSED, "evil.pt is refused", make))
+    make = edited("model", CODE["adaptive_softmax_cutoff"])
+    found += everywhere(group, CODE["adaptive_softmax_cutoff"])
     # fairseq builds the checkpoint's own task here.
     options = "--path {tmp}/evil.pt"
     case = Case(group, "--path", "fairseq-validate", options, REFUSED, "is no plain value", make)
@@ -226,4 +271,4 @@ def other_cases() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    return [*code_cases(), *other_cases()]
+    return [*memory_cases(), *code_cases(), *other_cases()]
