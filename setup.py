@@ -37,7 +37,6 @@ EXTRAS = {
     "convert": ["safetensors>=0.4,<1", "transformers>=4.57,<5"],  # models of other libraries
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
-    "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
     "ray": ["ray[data]>=2.40,<3"],  # 500 MB
     "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
     "rivals": [  # other engines, to compare with
@@ -60,7 +59,6 @@ EXTRAS["test"] = [
     *EXTRAS["convert"],
     *EXTRAS["gec"],
     *EXTRAS["images"],
-    *EXTRAS["lattice"],
     *EXTRAS["recipes"],
     *EXTRAS["report"],
     *EXTRAS["serve"],

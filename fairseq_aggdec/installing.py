@@ -22,7 +22,6 @@ DISTRIBUTIONS = {
     "safetensors": "safetensors",
     "skimage": "scikit-image",
     "submitit": "submitit",
-    "systran_align": "systran-align",
     "transformers": "transformers",
     "ua_gec": "ua-gec",
     "zstandard": "zstandard",

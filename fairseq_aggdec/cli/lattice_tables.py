@@ -1,6 +1,6 @@
 """Makes the tables of the candidate model: word alignment, counting, length, weights of interpolation.
 
-    aggdec lattice-tables data-bin                          aligns with systran-align
+    aggdec lattice-tables data-bin                          aligns words as fast_align does
     aggdec lattice-tables data-bin --links train.links      with links of your own, in i-j form
 
 DATA is a folder made by fairseq-preprocess. The tables go to DATA/lattice.SOURCE-TARGET, where decoding looks for them,

@@ -30,6 +30,10 @@ PAIR=${SET#*-}
 SOURCE=${PAIR%-*}
 TARGET=${PAIR#*-}
 
+# Before hours of downloads.
+[ "$SET" = multi30k-en-de ] || [ -d "$WORK/tokens" ] || "$PYTHON" -c 'import sacremoses' 2> /dev/null ||
+    die "text is tokenised by sacremoses, which is not installed: pip install -e '.[recipes]'"
+
 archive() { fetch "$RAW/$1" "$2"; }
 
 # sacrebleu SET SPLIT: sacreBLEU compares its own downloads with its checksums.

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ def script() -> dict[str, Any]:
     return vars(lattice_tables_cost)
 
 
-@pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_cost_of_making_and_using(
     script: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,18 +75,10 @@ def tables(data: Path) -> str:
     program = data.parent / "fast_align"
     program.write_text(f"#!{sys.executable}\n{DIAGONAL}")
     program.chmod(0o755)
-    aligner = [
-        "--aligner",
-        "fast_align",
-        "--fast-align",
-        str(program),
-        "--symmetrisation",
-        "forward",
-    ]
+    aligner = ["--fast-align", str(program), "--symmetrisation", "forward"]
     return run(TABLES, data, "--held-out", "10", *aligner)
 
 
-@pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_links_of_data_and_of_text_are_the_same(data: Path, tmp_path: Path) -> None:
     printed = run(ALIGN, "--data", data, "--output", tmp_path / "data.links", "--iterations", "3")
     text = [data.parent / "train.src", data.parent / "train.tgt"]
@@ -159,8 +150,6 @@ def test_what_is_missing_is_named(data: Path, tmp_path: Path) -> None:
         data,
         "--output",
         tmp_path / "x",
-        "--aligner",
-        "fast_align",
         "--fast-align",
         "gone",
     )

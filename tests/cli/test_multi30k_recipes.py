@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +195,6 @@ def test_interleaved_refusals_come_before_any_work(
     assert not work.exists()
 
 
-@pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}
     rows = run(made, tmp_path, "lattice_multi30k", PAPER="8", **settings)

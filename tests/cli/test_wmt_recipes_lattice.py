@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.commands import ROOT
 from tests.cli.wmt_files import PAIRS, recipe, write_wmt14
 
 SIZES = (
@@ -50,7 +55,8 @@ def settings(folder: Path) -> dict[str, str]:
         "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1",
         "DECODE_FLAGS": "--max-len-b 12",
         "PRECISION_FLAGS": "",
-        "TABLE_FLAGS": f"--aligner fast_align --fast-align {program} --symmetrisation forward --held-out 10",
+        "FAST_ALIGN": str(program),
+        "TABLE_FLAGS": "--symmetrisation forward --held-out 10",
     }
 
 
@@ -63,7 +69,12 @@ def calls(folder: Path, data_set: str, **env: str) -> list[str]:
     for name in PROGRAMS:
         (programs / name).write_text(RECORDER)
         (programs / name).chmod(0o755)
-    chosen = {"PYTHON": str(programs / "python"), "CALLS": str(folder / "calls"), **env}
+    chosen = {
+        "PYTHON": str(programs / "python"),
+        "CALLS": str(folder / "calls"),
+        "FAST_ALIGN": "true",
+        **env,
+    }
     result = recipe("lattice_wmt", data_set, work, **chosen)
     assert result.returncode == 0, result.stderr[-2000:]
     return (folder / "calls").read_text().splitlines()
@@ -142,7 +153,15 @@ def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: 
         assert command.split()[1].endswith(data)
         assert value(command, "--decoder-layers") == depth
         assert value(command, "--lattice").endswith(f"lattice-{setting}-{direction}")
-        assert ("--encoder-ffn-embed-dim 1024" in command) is (data_set == "iwslt14-de-en")
+    tables = [line for line in commands if " lattice-tables " in line]
+    assert [value(line, "--fast-align") for line in tables] == ["true"] * 2
+    heads, hidden = ("4", "1024") if data_set == "iwslt14-de-en" else ("8", "2048")
+    for side in ("encoder", "decoder"):
+        for command in (*nats, *scorers):
+            assert value(command, f"--{side}-embed-dim") == "512"
+            assert value(command, f"--{side}-ffn-embed-dim") == hidden
+            assert value(command, f"--{side}-attention-heads") == heads
+            assert value(command, "--encoder-layers") == "6"
     for command in nats:
         assert "--glancing-start 0 --glancing-end 0" in command
         assert (value(command, "--decoder-layers"), value(command, "--prefixes")) == ("6", "none")
@@ -159,3 +178,48 @@ def test_a_set_of_another_paper_is_refused(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "choose from: iwslt14-de-en wmt14-en-de wmt16-en-ro" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"FAST_ALIGN": "gone"}, "there is no program FAST_ALIGN=gone"),
+        ({"PATH": "bin"}, "fast_align cannot be built: there is no cmake"),
+    ],
+)
+def test_a_missing_aligner_is_told_before_any_work(
+    tmp_path: Path, env: dict[str, str], message: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    env = {name: str(tmp_path / value) for name, value in env.items()} if "PATH" in env else env
+    result = recipe("lattice_wmt", "wmt14-en-de", tmp_path / "work", **env)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_original_aligner_is_built_from_its_archive(tmp_path: Path) -> None:
+    """An archive that is there is not downloaded; CMake is told what version 4 needs."""
+    raw, tools = tmp_path / "raw", tmp_path / "bin"
+    tools.mkdir()
+    (tools / "cmake").write_text(
+        '#!/bin/bash\necho "$@" >> "$CALLS"\n[ "$1" = --build ] || exit 0\n'
+        'mkdir -p "$2" && cp "$2/../main" "$2/fast_align" && chmod +x "$2/fast_align"\n'
+    )
+    (tools / "cmake").chmod(0o755)
+    script = ROOT / "scripts" / "recipes" / "lattice" / "fast_align.sh"
+    commit = re.search(r"^COMMIT=(\w{40})$", script.read_text(), re.MULTILINE)
+    assert commit
+    raw.mkdir()
+    with tarfile.open(raw / f"fast_align-{commit[1]}.tar.gz", "w:gz") as archive:
+        (tmp_path / "main").write_text("the program")
+        archive.add(tmp_path / "main", f"fast_align-{commit[1]}/main")
+    env = {**os.environ, "RAW": str(raw), "CALLS": str(tmp_path / "calls")}
+    env["PATH"] = f"{tools}:{env['PATH']}"
+    folder = tmp_path / "made"
+    subprocess.run(["bash", str(script), str(folder)], env=env, check=True, capture_output=True)
+    assert [path.name for path in folder.iterdir()] == ["fast_align"]
+    assert (folder / "fast_align").read_text() == "the program"
+    assert "-DCMAKE_POLICY_VERSION_MINIMUM=3.5" in (tmp_path / "calls").read_text()

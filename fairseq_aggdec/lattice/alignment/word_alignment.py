@@ -4,23 +4,21 @@ Links are written as a line per sentence pair, ``0-0 1-2 2-1``: source position 
 not counted. A pair with an empty side has an empty line. Tokens are what the dictionary or the blanks of a text make
 them: words, BPE or sentencepiece units.
 
-``--aligner systran`` estimates with the package systran-align, which is fast_align as a library; ``--aligner
-fast_align`` runs the programs ``fast_align`` and ``atools``. ``forward`` gives each target token at most one source
-token, ``reverse`` the other way round, and the other symmetrisations combine the two. The default, ``union``, has
-kept the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
+The links of each direction are estimated here (``estimation.py``), or by the original program with ``--fast-align
+PROGRAM``, which is as exact, faster on millions of pairs, and takes more memory. ``forward`` gives each target token at
+most one source token, ``reverse`` the other way round, and the other symmetrisations combine the two. The default,
+``union``, has kept the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,21 +26,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_aggdec import installing
-from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs
-from fairseq_aggdec.lattice.alignment.fast_align_model import COMBINE, START_TENSION, Model
+from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
+from fairseq_aggdec.lattice.alignment.estimation import best_links
+from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE, Link
 
-ALIGNERS = ("systran", "fast_align")
 DIRECTIONS = ("forward", "reverse")
 BORDER = "|||"  # between source and target in the files that fast_align reads
-_BATCH = 20_000  # sentence pairs whose links are found at once
 _BAD_LINE = re.compile(rb"^(?!(?:\d+-\d+(?: \d+-\d+)*)? *\r?$).*$", re.MULTILINE)
-_TENSION = re.compile(r"final tension: (\S+)")
-# Run by itself: the library reports its progress and the tension only on its standard error.
-_ESTIMATE = """
-import json, sys, systran_align
-systran_align.generate_alignment_probabilities(*sys.argv[1:4], **json.loads(sys.argv[4]))
-"""
 
 Pair = tuple[Iterable[Any], Iterable[Any]]
 
@@ -52,40 +42,26 @@ class Aligner:
     """How to align.
 
     Attributes:
-        name: ``systran`` or ``fast_align``.
         symmetrisation: how the two directions are combined, or which of them is taken.
-        iterations: of expectation maximisation.
-        fast_align, atools: the programs, for ``fast_align`` only.
+        iterations: passes over the pairs; the last one only aligns.
+        program: the original ``fast_align``, instead of the estimation here.
 
     Raises:
         ValueError: no iteration.
-        ModuleNotFoundError, FileNotFoundError: what does the work is not installed.
+        FileNotFoundError: there is no such program.
     """
 
-    name: str = "systran"
     symmetrisation: str = "union"
     iterations: int = 5
-    fast_align: str = "fast_align"
-    atools: str = "atools"
+    program: str | None = None
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ValueError(f"--iterations is {self.iterations}; it must be at least 1")
-        if self.name == "fast_align":
-            self._check_programs()
-        elif find_spec("systran_align") is None:
-            raise ModuleNotFoundError(
-                f"word alignment needs systran-align: {installing.advice('systran_align')} (Python 3.11; "
-                "it has no build for 3.12), or give your own programs with --aligner fast_align"
+        if self.program is not None and shutil.which(self.program) is None:
+            raise FileNotFoundError(
+                f"there is no program {self.program}; name it with --fast-align"
             )
-
-    def _check_programs(self) -> None:
-        options = {"--fast-align": self.fast_align}
-        if self.symmetrisation not in DIRECTIONS:
-            options["--atools"] = self.atools
-        for option, program in options.items():
-            if shutil.which(program) is None:
-                raise FileNotFoundError(f"there is no program {program}; name it with {option}")
 
     def align(self, pairs: Iterable[Pair], output: Path, total: int | None = None) -> int:
         """Writes the links of sentence pairs, a line for each; the file appears when it is whole.
@@ -99,7 +75,7 @@ class Aligner:
             The number of links.
 
         Raises:
-            RuntimeError: the aligner failed.
+            RuntimeError: the program failed.
         """
         scratch = output.with_name(f"{output.name}.align")
         shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
@@ -107,83 +83,60 @@ class Aligner:
         try:
             corpus, partial, links = scratch / "corpus", scratch / "links", 0
             full = _write_corpus(pairs, corpus, total)
-            by = self._by_library if self.name == "systran" else self._by_programs
-            lines = by(corpus) if any(full) else iter(())
+            lines = self._links(corpus) if any(full) else iter(())
             with partial.open("w", encoding="ascii") as file:
                 for has_tokens in tqdm(full, desc="align", unit=" pairs"):
-                    line = next(lines, None) if has_tokens else ""
-                    if line is None:
-                        raise RuntimeError(f"{self.name} wrote fewer lines than it was given")
-                    links += line.count("-")
-                    file.write(line + "\n")
+                    found = next(lines, None) if has_tokens else set[Link]()
+                    if found is None:
+                        raise RuntimeError(f"{self.program} wrote fewer lines than it was given")
+                    links += len(found)
+                    file.write(" ".join(f"{i}-{j}" for i, j in sorted(found)) + "\n")
             partial.replace(output)
         finally:
             shutil.rmtree(scratch)
         return links
 
-    def _by_library(self, corpus: Path) -> Iterator[str]:
+    def _links(self, corpus: Path) -> Iterator[set[Link]]:
         """The links of every line of a corpus file."""
-        paths = [corpus.with_suffix(f".{direction}") for direction in DIRECTIONS]
-        forward, reverse = map(Model.read, paths, self._estimate(corpus, paths))
-        combine = COMBINE[self.symmetrisation]
-        with corpus.open(encoding="utf-8") as file:
-            while batch := [line.split(f" {BORDER} ") for line in islice(file, _BATCH)]:
-                source, target = ([pair[side].split() for pair in batch] for side in (0, 1))
-                there, back = forward.links(source, target), reverse.links(target, source)
-                for origins, aims in zip(there, back, strict=True):
-                    one = {(i, j) for j, i in enumerate(origins.tolist()) if i >= 0}
-                    other = {(i, j) for i, j in enumerate(aims.tolist()) if j >= 0}
-                    yield " ".join(f"{i}-{j}" for i, j in sorted(combine(one, other)))
-
-    def _estimate(self, corpus: Path, models: Sequence[Path]) -> list[float]:
-        """Writes the models of both directions; their tensions."""
-        options = {
-            "verbose": True,
-            "iterations": self.iterations,
-            "favor_diagonal": True,
-            "optimize_tension": True,
-            "variational_bayes": True,
-            "diagonal_tension": START_TENSION,
-        }
-        files = [str(path) for path in (corpus, *models)]
-        command = [sys.executable, "-c", _ESTIMATE, *files, json.dumps(options)]
-        tensions: list[float] = []
-        last = ""
-        with (
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            ) as child,
-            tqdm(total=2 * self.iterations, desc="estimate", unit=" iterations") as bar,
-        ):
-            assert child.stdout is not None
-            for line in child.stdout:
-                last = line.strip() or last
-                if line.startswith("INITIAL PASS"):
-                    tensions.append(START_TENSION)
-                elif line.startswith("ITERATION"):
-                    bar.update()
-                elif found := _TENSION.search(line):
-                    tensions[-1] = float(found[1])
-        if child.returncode or len(tensions) != len(models):
-            raise RuntimeError(f"systran-align failed with status {child.returncode}: {last}")
-        return tensions
-
-    def _by_programs(self, corpus: Path) -> Iterator[str]:
-        command = [self.fast_align, "-i", str(corpus), "-d", "-o", "-v", "-I", str(self.iterations)]
         single = self.symmetrisation in DIRECTIONS
         wanted = (self.symmetrisation,) if single else DIRECTIONS
-        for direction in wanted:
-            _run(
-                [*command, *(["-r"] if direction == "reverse" else [])],
-                corpus.with_suffix(f".{direction}"),
+        found = self._by_program if self.program else self._by_estimation
+        each = [found(corpus, direction) for direction in wanted]
+        combine = COMBINE[self.symmetrisation]
+        return each[0] if single else (combine(*both) for both in zip(*each, strict=False))
+
+    def _by_estimation(self, corpus: Path, direction: str) -> Iterator[set[Link]]:
+        origin, aim = _read_corpus(corpus)[:: -1 if direction == "reverse" else 1]
+        scratch = corpus.with_suffix(f".{direction}")
+        scratch.mkdir()
+        links = best_links(origin, aim, self.iterations, scratch)
+        for row in Sentences(links, aim.lengths):
+            pairs = [(i, j) for j, i in enumerate(row.tolist()) if i >= 0]
+            yield {(j, i) for i, j in pairs} if direction == "reverse" else set(pairs)
+
+    def _by_program(self, corpus: Path, direction: str) -> Iterator[set[Link]]:
+        output = corpus.with_suffix(f".{direction}")
+        command = [
+            str(self.program),
+            "-i",
+            str(corpus),
+            "-d",
+            "-o",
+            "-v",
+            "-I",
+            str(self.iterations),
+        ]
+        with output.open("wb") as file:
+            done = subprocess.run(
+                [*command, *(["-r"] if direction == "reverse" else [])], stdout=file, check=False
             )
-        result = corpus.with_suffix(f".{self.symmetrisation}")
-        if not single:
-            files = [str(corpus.with_suffix(f".{direction}")) for direction in DIRECTIONS]
-            _run([self.atools, "-i", files[0], "-j", files[1], "-c", self.symmetrisation], result)
-        with result.open(encoding="ascii") as file:
-            for line in file:
-                yield line.strip()
+        if done.returncode:
+            raise RuntimeError(
+                f"{self.program} failed with status {done.returncode}; what it said stands above"
+            )
+        with output.open(encoding="ascii") as lines:
+            for line in lines:
+                yield {(int(i), int(j)) for i, j in (link.split("-") for link in line.split())}
 
 
 def align_data(aligner: Aligner, pairs: BinarisedPairs, output: Path) -> int:
@@ -241,22 +194,32 @@ def _joined(tokens: Iterable[Any]) -> str:
     return " ".join(BORDER[1:] if token == BORDER else str(token) for token in tokens)
 
 
-def _run(command: Sequence[str], output: Path) -> None:
-    with output.open("wb") as file:
-        status = subprocess.run(command, stdout=file, check=False).returncode
-    if status:
-        raise RuntimeError(f"{command[0]} failed with status {status}; what it said stands above")
+def _read_corpus(path: Path) -> tuple[Sentences, Sentences]:
+    """The sentences that :func:`_write_corpus` wrote, words numbered from 1."""
+    numbers: dict[str, int] = {}
+    tokens, lengths = (array("i"), array("i")), (array("q"), array("q"))
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            for side, text in enumerate(line.split(f" {BORDER} ")):
+                words = [numbers.setdefault(word, len(numbers) + 1) for word in text.split()]
+                tokens[side].extend(words)
+                lengths[side].append(len(words))
+    source, target = (
+        Sentences(np.frombuffer(words, np.int32), np.frombuffer(sizes, np.int64))
+        for words, sizes in zip(tokens, lengths, strict=True)
+    )
+    return source, target
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that :func:`build_aligner` reads."""
     group = parser.add_argument_group("word alignment")
-    group.add_argument("--aligner", choices=ALIGNERS, default="systran")
     group.add_argument("--symmetrisation", choices=list(COMBINE), default="union")
     group.add_argument("--iterations", type=int, default=5, help="of estimation (default: 5)")
-    group.add_argument("--fast-align", default="fast_align", metavar="PROGRAM")
-    group.add_argument("--atools", default="atools", metavar="PROGRAM")
+    group.add_argument(
+        "--fast-align", metavar="PROGRAM", help="the original fast_align (default: none is needed)"
+    )
 
 
 def build_aligner(args: argparse.Namespace) -> Aligner:
-    return Aligner(args.aligner, args.symmetrisation, args.iterations, args.fast_align, args.atools)
+    return Aligner(args.symmetrisation, args.iterations, args.fast_align)

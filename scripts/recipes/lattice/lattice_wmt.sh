@@ -12,10 +12,22 @@
 # non-autoregressive Transformer, trained without glancing on each of SETTINGS; empty: none), NAT_LENGTH (its longest output: 250
 # pieces), LEAST (0: score every candidate), LENGTH_WINDOW (3), TEACHER_ARCH, AVERAGE (10 last checkpoints of the
 # teacher), DROPOUT, TABLE_FLAGS (more for lattice_tables.py), SCORER_FLAGS, VOCABULARY (10000, 40000 or 32000 pieces) and what
-# wmt_common.sh lists.
+# wmt_common.sh lists; FAST_ALIGN (the program fast_align; default: built from its sources by fast_align.sh, before anything else;
+# empty: aggdec lattice-tables estimates by itself, in less memory).
 set -euo pipefail
 
-HEADS='' HIDDEN='' # those of the base size
+for tool in cmake c++; do # before hours of other work
+    [ -n "${FAST_ALIGN+given}" ] || command -v "$tool" > /dev/null || {
+        echo "error: fast_align cannot be built: there is no $tool; name the program in FAST_ALIGN, or nothing: FAST_ALIGN=" >&2
+        exit 2
+    }
+done
+[ -z "${FAST_ALIGN:-}" ] || command -v "$FAST_ALIGN" > /dev/null || {
+    echo "error: there is no program FAST_ALIGN=$FAST_ALIGN" >&2
+    exit 2
+}
+
+HEADS=8 HIDDEN=2048 # those of the base size
 case ${1:-} in # Table 8, appendix A.3 and section 4
     iwslt14-de-en)
         export VOCABULARY=${VOCABULARY:-10000}
@@ -61,8 +73,9 @@ TEACHER=$WORK/teacher-$DIRECTION-model/model.pt
 SHARED=("${PAPER[@]}" --update-freq "$(update_freq "$ACCUMULATED" "$GPUS_OF_PAPER")" --max-epoch 10000
     --share-all-embeddings --adam-betas '(0.9, 0.98)')
 TRAINING=("${SHARED[@]}" --criterion label_smoothed_cross_entropy)
-SIZES=(${HEADS:+--encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"}
-    ${HIDDEN:+--encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN"})
+SIZES=(--encoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
+    --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"
+    --encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN")
 SCORES=(--variant lattice-smoothing="$SMOOTHING" --variant lattice-normalise="$NORMALISE"
     --variant lattice-least-probability="$LEAST")
 
@@ -74,9 +87,11 @@ data_of() {
     esac
 }
 
+aligner() { RAW="${RAW:-$WORK/raw}" bash "$ROOT/scripts/recipes/lattice/fast_align.sh" "$OUT"; }
+
 tables() {
     # shellcheck disable=SC2086
-    aggdec lattice-tables "$1" "${LANGUAGES[@]}" --output "$OUT" $TABLE_FLAGS
+    aggdec lattice-tables "$1" "${LANGUAGES[@]}" --output "$OUT" ${FAST_ALIGN:+--fast-align "$FAST_ALIGN"} $TABLE_FLAGS
 }
 
 # scorer SETTING LAYERS: sizes of the teacher but for the depth of its decoder, everything from scratch.
@@ -96,6 +111,7 @@ nat() {
 }
 
 for setting in $SETTINGS; do data_of "$setting" > /dev/null; done
+[ -n "${FAST_ALIGN+given}" ] || { stage fast_align aligner; FAST_ALIGN=$WORK/fast_align/fast_align; }
 learn "teacher-$DIRECTION" "$AVERAGE" "$DATA" --arch "$TEACHER_ARCH" --keep-last-epochs "$AVERAGE" "${TRAINING[@]}"
 case " $SETTINGS " in *" distilled "*) distil "$TEACHER" "$DISTILLED" ;; esac
 for setting in $SETTINGS; do
