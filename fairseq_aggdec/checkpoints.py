@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.compat import CheckpointError, checked_model
+from fairseq_aggdec.one_copy import OneCopy
 from fairseq_aggdec.stored_options import check_names, option, shown
 
 if TYPE_CHECKING:
@@ -245,7 +246,8 @@ def load_model(path: str, state: Mapping[str, Any], task: Any, option: str = "")
 
     check_names(state, f"{option} {path}".strip())
     try:
-        (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+        with OneCopy():
+            (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
     except CheckpointError as error:
         raise CheckpointError(f"{option} {error}".strip()) from None
     return model

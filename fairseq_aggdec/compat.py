@@ -169,7 +169,10 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
 
 
 def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state of a checkpoint on the CPU, after :func:`checked_model`; errors name the file."""
+    """The state of a checkpoint on the CPU, after :func:`checked_model`, as fairseq loads it; errors name the file.
+
+    Its tensors are those of the mapped file, which takes memory where it is read.
+    """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -179,7 +182,9 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
     if stored is not None and stored.get("args") is not None:
         check_names(stored, path)
     try:
-        state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+        if stored is None:
+            return checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+        return _as_fairseq_loads({**stored}, arg_overrides or {})
     except (
         AttributeError,
         EOFError,
@@ -190,7 +195,20 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
         pickle.UnpicklingError,
     ) as error:
         raise unreadable(path, error) from None
-    return state
+
+
+def _as_fairseq_loads(state: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``load_checkpoint_to_cpu`` makes of a file that it has read."""
+    from fairseq import checkpoint_utils
+    from omegaconf import OmegaConf
+
+    if state.get("args") is not None:
+        vars(state["args"]).update(overrides)
+    if state.get("cfg") is not None:
+        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+        checkpoint_utils.overwrite_args_by_name(state["cfg"], overrides)
+    upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
+    return upgraded
 
 
 def read_stored(path: str) -> tuple[Any, list[str]]:

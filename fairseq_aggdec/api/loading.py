@@ -21,6 +21,7 @@ from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.kernels.mapped import read_once
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import refuse_switch
 from fairseq_aggdec.tasks.decoding_options import NAMES
@@ -123,7 +124,8 @@ def from_pretrained(
     if precision is torch.float16:
         whole = [model.half() for model in whole]
     models = [of_direction(model, cfg.task.source_lang, cfg.task.target_lang) for model in whole]
-    generator = task.build_generator(models, cfg.generation)
+    with read_once(*paths):
+        generator = task.build_generator(models, cfg.generation)
     languages = cfg.task.source_lang, cfg.task.target_lang
     folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
     named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import Product, in_levels, kernels
+from fairseq_aggdec.kernels.mapped import give_back
 
 SMALLEST_RANGE = 1e-12  # of a row, as kernels.cpp has it
 KINDS = (torch.float32, torch.bfloat16)
@@ -87,5 +88,10 @@ def linear(
     """The layer in 8 bits where that was asked for and can be had."""
     weights = [module.weight for module in modules]
     if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
-        return Int8Linear(modules, relu)
-    return FastLinear(modules, relu, precision.pack, precision.bf16)
+        made: FastLinear | Int8Linear = Int8Linear(modules, relu)
+    else:
+        made = FastLinear(modules, relu, precision.pack, precision.bf16)
+    if made.kernel is not None:
+        for weight in weights:
+            give_back(weight)
+    return made

@@ -23,14 +23,15 @@ def page_size() -> int:
 
 
 @functools.cache
-def _advise() -> Callable[[int, int, int], int] | None:
+def advise() -> Callable[[int, int, int], int] | None:
+    """``madvise(address, bytes, advice)`` of the system; None where there is none."""
     try:
         madvise = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return None
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    advise: Callable[[int, int, int], int] = madvise
-    return advise
+    found: Callable[[int, int, int], int] = madvise
+    return found
 
 
 def use_huge_pages(address: int, size: int) -> int:
@@ -42,8 +43,8 @@ def use_huge_pages(address: int, size: int) -> int:
     Returns:
         how many pages the system made huge; one with memory that is not in use stays as it is.
     """
-    page, advise = page_size(), _advise()
-    if not page or advise is None:
+    page, call = page_size(), advise()
+    if not page or call is None:
         return 0
     pages = range(address // page * page, address + size, page)
-    return sum(advise(start, page, COLLAPSE) == 0 for start in pages)
+    return sum(call(start, page, COLLAPSE) == 0 for start in pages)

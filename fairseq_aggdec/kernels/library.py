@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
 FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
+AT_ONCE = 512  # outputs whose weights are laid out together, a multiple of PANEL
 PANEL = 64  # weights are padded to a multiple of that many outputs
 LEVELS = 127  # largest weight in 8 bits
 BLOCK = 32  # inputs in bfloat16 are padded to a multiple of that many
@@ -284,6 +286,37 @@ def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
     return levels.to(torch.int8), scales
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a library has its weights, which differs from one set of instructions to the other.
+
+    Attributes:
+        strip: outputs whose weights stand side by side.
+        depth: a multiple of inputs, to which weights in 8 bits are padded.
+        apart: inputs between those of a pair in bfloat16.
+    """
+
+    strip: int
+    depth: int
+    apart: int
+
+    @classmethod
+    def of(cls, library: Any) -> "Layout":
+        return cls(library.aggdec_strip(), library.aggdec_depth(), library.aggdec_apart())
+
+    def laid_out(self, weight: Tensor, int8: bool = False, bf16: bool = False) -> Tensor:
+        """A weight (O, K), in 8 bits if it is for them, as ``Product`` of ``structs.h`` has it: (O / strip, ...)."""
+        missing = -len(weight) % PANEL
+        if int8:
+            levels = F.pad(weight, (0, -weight.size(1) % self.depth, 0, missing))
+            return levels.view(-1, self.strip, levels.size(1) // 4, 4).transpose(1, 2)
+        if bf16:
+            weight = F.pad(weight.bfloat16(), (0, -weight.size(1) % BLOCK, 0, missing))
+            return in_pairs(weight, self.strip, self.apart)
+        weight = F.pad(weight, (0, 0, 0, missing))
+        return weight.view(-1, self.strip, weight.size(1)).transpose(1, 2)
+
+
 def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
     """A padded weight (O, K) bfloat16 as ``Product`` of ``structs.h`` has it: (O / strip, K / 2, strip, 2)."""
     pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
@@ -317,20 +350,23 @@ class Product:
         self.bias = None if bias is None else bias.detach().float().contiguous()
         self.scales: Tensor | None = None
         self.sums: Tensor | None = None
-        missing, strip = -self.outputs % PANEL, self.library.aggdec_strip()
+        layout = Layout.of(self.library)
+        padded = -(-self.outputs // PANEL) * PANEL
         if int8:
-            levels, scales = in_levels(weight)
-            levels = F.pad(levels, (0, -self.inputs % self.library.aggdec_depth(), 0, missing))
-            self.scales = F.pad(scales, (0, missing))
-            self.sums = levels.sum(1, dtype=torch.int32)
-            weight = levels.view(-1, strip, levels.size(1) // 4, 4).transpose(1, 2)
-        elif bf16:
-            weight = F.pad(weight.detach().bfloat16(), (0, -self.inputs % BLOCK, 0, missing))
-            weight = in_pairs(weight, strip, self.library.aggdec_apart())
-        else:
-            weight = F.pad(weight.detach(), (0, 0, 0, missing))
-            weight = weight.view(-1, strip, self.inputs).transpose(1, 2)
-        self.weight = weight.contiguous()
+            self.scales = torch.zeros(padded, device="cpu")
+            self.sums = torch.zeros(padded, dtype=torch.int32, device="cpu")
+        self.weight = torch.empty(0)
+        for begin in range(0, self.outputs, AT_ONCE):
+            part = weight.detach()[begin : begin + AT_ONCE]
+            end = begin + len(part)
+            if self.scales is not None and self.sums is not None:
+                part, self.scales[begin:end] = in_levels(part)
+                self.sums[begin:end] = part.sum(1, dtype=torch.int32)
+            found = layout.laid_out(part, int8, bf16)
+            if not begin:
+                self.weight = found.new_empty(padded // layout.strip, *found.shape[1:])
+            first = begin // layout.strip
+            self.weight[first : first + len(found)] = found
         use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
         parts = (self.weight, self.bias, self.scales, self.sums)
         addresses = [None if part is None else part.data_ptr() for part in parts]

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fairseq_aggdec.kernels.mapped import give_back
+
 BROKEN = "its weight {} holds NaN or infinity: its training went wrong or the file is damaged"
 
 
@@ -113,8 +115,11 @@ def _place(row: int | None, sample: Mapping[str, Any]) -> str:
 def broken_weight(model: nn.Module) -> str | None:
     """The name of the first weight that holds NaN or infinity, None for a model that is well."""
     for name, weight in model.named_parameters():
-        if not weight.detach().isfinite().all():
+        numbers = weight.detach()
+        # A sum of numbers is a number only if all of them are, but it may be too large.
+        if not (numbers.sum().isfinite() or numbers.isfinite().all()):
             return name
+        give_back(numbers)
     return None
 
 

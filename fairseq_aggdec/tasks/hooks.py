@@ -26,6 +26,7 @@ from fairseq_aggdec.checkpoints import (
 from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.methods.refusing import refuse_no_batch
 from fairseq_aggdec.models.options import as_namespace, keep_options
+from fairseq_aggdec.one_copy import adopt
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.stored_options import check_options
 
@@ -80,6 +81,7 @@ class Hooks(FairseqTask):
         keep_options(cfg, args)
         if from_checkpoint:
             self.models_built += 1
+            adopt(model)
             check_when_loaded(model, self, getattr(self.settings, "data", None), path)
         return model
 

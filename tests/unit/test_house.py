@@ -85,6 +85,7 @@ GROUND = [
     "stored_options",
     "stored_data",
     "compat",
+    "one_copy",
     "checkpoints",
     "hub",
     "after_fairseq",

@@ -31,7 +31,7 @@ def test_every_page_that_the_block_touches(address: int, size: int, page: int) -
     advice = Advice()
     with (
         mock.patch.object(huge_pages, "page_size", lambda: page),
-        mock.patch.object(huge_pages, "_advise", lambda: advice),
+        mock.patch.object(huge_pages, "advise", lambda: advice),
     ):
         granted = use_huge_pages(address, size)
     first, last = address // page, (address + size - 1) // page

@@ -118,7 +118,9 @@ def test_the_same_outputs_have_one_quality() -> None:
     agreement.add("search5", 8, dict(reversed(outputs.items())), 35.93)
     agreement.add("beam5", 32, outputs | {2: [8, 2]}, 34.0)  # a tie that rounding decides
     agreement.add("beam5", 128, {}, None)
-    with pytest.raises(SystemExit, match=r"batches of 32 has BLEU 17\.83 and fairseq beam 5 in bat"):
+    with pytest.raises(
+        SystemExit, match=r"batches of 32 has BLEU 17\.83 and fairseq beam 5 in bat"
+    ):
         agreement.add("greedy", 32, outputs, 17.83)
     with pytest.raises(SystemExit, match="batches of 32: 2 sentences have outputs that belong to"):
         agreement.add("search5", 32, outputs | {1: [7, 2], 2: [6, 2]}, 17.83)

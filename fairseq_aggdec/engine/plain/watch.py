@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.plain.structure import Structure
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.mapped import give_back
 from fairseq_aggdec.windows.transfer import read
 
 # Numbers of a model that are compared before every batch, spread evenly; at least so many of every tensor.
@@ -88,12 +89,14 @@ class HostNumbers:
             numbers.append(of_tensor[at])
         self.places, self.numbers = torch.cat(places), torch.cat(numbers)
         self.call = self.places.data_ptr(), self.numbers.data_ptr(), len(self.places)
-        self.pieces = [
-            (of_tensor.data_ptr() + 4 * begin, min(PIECE, len(of_tensor) - begin))
-            for of_tensor in words
-            for begin in range(0, len(of_tensor), PIECE)
-        ]
-        self.sums = [self.library.aggdec_checksum(*piece) for piece in self.pieces]
+        self.pieces: list[tuple[int, int]] = []
+        self.sums: list[int] = []
+        for of_tensor in words:
+            for begin in range(0, len(of_tensor), PIECE):
+                size = min(PIECE, len(of_tensor) - begin)
+                self.pieces.append((of_tensor.data_ptr() + 4 * begin, size))
+                self.sums.append(self.library.aggdec_checksum(*self.pieces[-1]))
+            give_back(of_tensor)
         self.turn = 0
 
     def same(self) -> bool:
