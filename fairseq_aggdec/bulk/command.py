@@ -21,7 +21,7 @@ from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bulk import text, translation
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
-    digest,
+    FilesBefore,
     refuse_clocked_drafts,
     relevant_options,
     text_options,
@@ -101,7 +101,9 @@ def make_translator(session: Session) -> Translator:
     return Translator(task, session.models, generator, codec, cfg.generation.nbest, joined)
 
 
-def make_header(session: Session, index: text.Index, places: BulkPlaces) -> dict[str, Any]:
+def make_header(
+    session: Session, index: text.Index, places: BulkPlaces, files: FilesBefore
+) -> dict[str, Any]:
     """What the output depends on: two processes with equal headers write equal outputs."""
     paths = [Path(path) for path in utils.split_paths(session.cfg.common_eval.path)]
     own = {
@@ -113,10 +115,10 @@ def make_header(session: Session, index: text.Index, places: BulkPlaces) -> dict
     folder, task = Path(utils.split_paths(session.cfg.task.data)[0]), session.task.cfg
     dictionaries = [folder / f"dict.{name}.txt" for name in (task.source_lang, task.target_lang)]
     return {
-        "model": [digest([path]) for path in paths],
-        "data": digest(dictionaries),
+        "model": [files.digest([path]) for path in paths],
+        "data": files.digest(dictionaries),
         "--input-file": index.sha256,
-        "options": relevant_options(session) | text_options(session) | own,
+        "options": relevant_options(session, files) | text_options(session, files) | own,
         "sentences": index.lines,
         "shards": index.shards,
         NOTES: {"model": [path.name for path in paths], "input": places.source},
@@ -144,9 +146,10 @@ def main(arguments: list[str]) -> None:
     path = places.input_path(args.lease)
     index = text.make_index(path, args.shard_size)
     source = text.Text(path, index)  # now: another worker may end while the model is loaded
+    files = FilesBefore(cfg)
     session = Session(build_parser(), arguments, data=False, always_draft=False)
     translator = make_translator(session)
-    job = Job(places.parts, NAME, make_header(session, index, places), args.lease)
+    job = Job(places.parts, NAME, make_header(session, index, places, files), args.lease)
     job.begin()
     batch_size, max_tokens = cfg.dataset.batch_size, cfg.dataset.max_tokens
     if batch_size is None and max_tokens is None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fairseq import utils
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.api.session import Session
@@ -25,6 +28,7 @@ RELEVANT = {
 }
 DECODING = {one.name for one in fields(DecodingConfig)} - {"bf16"}  # under old names too
 FILES = ("_path", "_file")
+NAMING = ("task", "common_eval", "tokenizer", "bpe")  # sections with names of files to be read
 IRRELEVANT = {
     "_name",
     "data",
@@ -43,6 +47,49 @@ def digest(paths: Sequence[Path]) -> str:
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()
+
+
+class FilesBefore:
+    """Which files the options name, taken before they are loaded: what is digested afterwards was loaded.
+
+    A file counts as another one when its place on the disk, its size or a time of change is another.
+    """
+
+    def __init__(self, cfg: DictConfig):
+        """Every file that an option names, and those in folders that one names, and one folder deeper."""
+        self.seen: dict[Path, tuple[int, ...]] = {}
+        plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+        values = [value for name in NAMING for value in (plain[name] or {}).values()]
+        for value in (value for value in values if isinstance(value, str) and value):
+            for place in map(Path, utils.split_paths(value)):
+                inside = [*place.glob("*"), *place.glob("*/*")] if place.is_dir() else []
+                for file in (place, *inside):
+                    with contextlib.suppress(OSError):  # another worker's, which is gone
+                        self.seen[file] = stamp(file.stat())
+
+    def digest(self, paths: Sequence[Path]) -> str:
+        """As :func:`digest`.
+
+        Raises:
+            BulkError: a file is not the one that was there.
+        """
+        found = digest(paths)
+        for path in paths:
+            if self.seen.get(path) != stamp(path.stat()):
+                raise BulkError(
+                    f"{path} was replaced while it was being loaded: outputs would be of two models, so start again"
+                )
+        return found
+
+    def by_content(self, value: Any) -> Any:
+        """The digest of a file, where a value names one."""
+        is_file = isinstance(value, str) and bool(value) and Path(value).is_file()
+        return self.digest([Path(value)]) if is_file else value
+
+
+def stamp(status: os.stat_result) -> tuple[int, ...]:
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, *times
 
 
 def refuse_clocked_drafts(cfg: DictConfig) -> None:
@@ -70,7 +117,7 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
             )
 
 
-def relevant_options(session: Session) -> dict[str, Any]:
+def relevant_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     """Options that can change an output, by name; a file counts by what is in it, and so do the tables of a lattice."""
     cfg = session.cfg
     plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
@@ -78,26 +125,22 @@ def relevant_options(session: Session) -> dict[str, Any]:
     found = {**plain["generation"], **task, **read_settings(cfg.task).options()}
     for section, names in RELEVANT.items():
         found |= {name: plain[section][name] for name in names}
-    found |= {name: by_content(value) for name, value in found.items() if name.endswith(FILES)}
+    found |= {
+        name: files.by_content(value) for name, value in found.items() if name.endswith(FILES)
+    }
     if found["decoding"] == "lattice" or found["shortlist"]:
         folder = tables_folder(session.task.cfg)
-        found["lattice"] = digest(sorted(path for path in folder.iterdir() if path.is_file()))
+        found["lattice"] = files.digest(sorted(path for path in folder.iterdir() if path.is_file()))
     rest = {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
     return {"decoding": found["decoding"]} | rest  # the first that a refusal names
 
 
-def text_options(session: Session) -> dict[str, Any]:
+def text_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     """Those by which text becomes tokens, and tokens text."""
     plain: Any = OmegaConf.to_container(session.cfg, resolve=True, enum_to_str=True)
     found = {"post_process": plain["common_eval"]["post_process"]}
     for section in ("tokenizer", "bpe"):
         settings = dict(plain[section] or {})
         found[section] = settings.pop("_name", None)
-        found |= {name: by_content(value) for name, value in settings.items()}
+        found |= {name: files.by_content(value) for name, value in settings.items()}
     return found
-
-
-def by_content(value: Any) -> Any:
-    """The digest of a file, where a value names one."""
-    is_file = isinstance(value, str) and bool(value) and Path(value).is_file()
-    return digest([Path(value)]) if is_file else value

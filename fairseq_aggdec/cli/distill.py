@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from fairseq_aggdec.api.session import REFUSED, Session, generation_parser, refuse_ignored
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
-    digest,
+    FilesBefore,
     refuse_clocked_drafts,
     relevant_options,
 )
@@ -123,7 +123,7 @@ def refuse_small_batches(dataset: Any, longest: int, max_tokens: int | None) -> 
 
 
 def make_header(
-    session: Session, subset: str, batches: list[list[int]], beam: int
+    session: Session, subset: str, batches: list[list[int]], beam: int, files: FilesBefore
 ) -> dict[str, Any]:
     """What the outputs depend on: two processes with equal headers write equal outputs; ``beam`` is the generator's."""
     cfg = session.cfg
@@ -136,9 +136,9 @@ def make_header(
         "shard_size": session.args.shard_size,
     }
     return {
-        "teacher": [digest([path]) for path in teachers],
-        "data": digest(data_folder(cfg).files(subset)),
-        "options": relevant_options(session) | own,
+        "teacher": [files.digest([path]) for path in teachers],
+        "data": files.digest(data_folder(cfg).files(subset)),
+        "options": relevant_options(session, files) | own,
         "order of sentences": shards.order_digest(batches),
         "subset": subset,
         "sentences": sentences,
@@ -149,14 +149,14 @@ def make_header(
     }
 
 
-def decode(session: Session, subset: str) -> None:
+def decode(session: Session, subset: str, files: FilesBefore) -> None:
     """Works on a subset until all of it is decoded, here or elsewhere."""
     if subset != session.cfg.dataset.gen_subset:
         session.task.load_dataset(subset, task_cfg=session.saved.task)
     cfg = session.cfg
     generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
     batches = make_batches(session, subset)
-    header = make_header(session, subset, batches, generator.beam_size)
+    header = make_header(session, subset, batches, generator.beam_size, files)
     job = Job(session.args.output / SHARDS, subset, header, session.args.lease)
     job.begin()
 
@@ -217,9 +217,10 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
             return
         workers.begin(cfg.common.cpu)
         given = [*sys.argv[1:], "--gen-subset", subsets[0]]
+        files = FilesBefore(cfg)
         session = Session(build_parser(), given, always_draft=False, reads=["beam", "batch_size"])
         for subset in subsets:
-            decode(session, subset)
+            decode(session, subset, files)
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
     claims = Claims(args.output / SHARDS, args.lease)
     if args.merge:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,7 +20,7 @@ from fairseq.data import data_utils
 from fairseq_cli import generate, train
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.bulk.relevant import relevant_options
+from fairseq_aggdec.bulk.relevant import FilesBefore, relevant_options
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
@@ -180,8 +181,27 @@ def test_tables_of_a_lattice_count_by_what_is_in_them(folder: Path, tmp_path: Pa
     found = []
     for text in ("one", "two", "one"):
         (tmp_path / "header.json").write_text(text)
-        found.append(relevant_options(session)["lattice"])
+        found.append(relevant_options(session, FilesBefore(session.cfg))["lattice"])
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("name", ["teacher1.pt", "data/dict.source.txt", "data/dict.target.txt"])
+def test_a_file_that_is_replaced_while_it_is_loaded(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    """The header would name the new file, and the first shards be the old one's."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+
+    def batches(*given: Any) -> Any:
+        shutil.copy(copy / name, copy / "new")
+        (copy / "new").replace(copy / name)
+        return make_batches(*given)
+
+    make_batches = tool.make_batches
+    with mock.patch.object(tool, "make_batches", batches), pytest.raises(SystemExit) as stopped:
+        distill(copy, tmp_path / "output")
+    assert f"{copy / name} was replaced while it was being loaded" in str(stopped.value)
+    assert not list((tmp_path / "output").rglob("*.json"))
 
 
 def test_other_data_is_refused(folder: Path, undisturbed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 import zstandard
 
-from fairseq_aggdec.bulk import translation
+from fairseq_aggdec.bulk import command, translation
 from fairseq_aggdec.bulk.command import OPTIONS as FILES
 from fairseq_aggdec.cli import fairseq_commands, refusals
 from fairseq_aggdec.jobs.claims import Claims
@@ -151,6 +151,26 @@ def test_lines_that_are_too_long(
     translate(folder, tmp_path / "out", "--skip-invalid-size-inputs-valid-test", source="long")
     first, second, third, end = (tmp_path / "out").read_text().split("\n")
     assert first and third and not second and not end
+
+
+@pytest.mark.parametrize("name", ["model1.pt", "dict.target.txt", "codes"])
+def test_a_file_that_is_replaced_while_it_is_loaded(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The header would name the new file, and the first shards be the old one's."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "codes").write_text("#version: 0.2\n")
+
+    def loaded(session: Any) -> None:
+        shutil.copy(copy / name, copy / "new")
+        (copy / "new").replace(copy / name)
+
+    with mock.patch.object(command, "make_translator", loaded):
+        codes = str(copy / "codes")
+        given = ["--bpe", "subword_nmt", "--bpe-codes", codes]
+        assert main(copy, tmp_path / "out", *given) == refusals.REFUSED
+    assert f"{copy / name} was replaced while it was being loaded" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 # -- what is done already
