@@ -17,6 +17,7 @@ from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.windows.draft import Draft, Kept
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import DecoderOutput, Window
@@ -314,5 +315,9 @@ class Verifier:
 
 def _averaged(outputs: list[Tensor]) -> Tensor:
     """Logits (N, V) of several models -> the logarithms of their mean probabilities."""
+    if all(map(reads, outputs)) and (library := kernels()) is not None:
+        found = torch.stack(outputs)
+        library.aggdec_average(found.data_ptr(), *found.shape, torch.get_num_threads())
+        return found[0]
     log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
     return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))

@@ -51,8 +51,8 @@ NO_MEMORY = (
 ALLOCATING = frozenset(
     f"aggdec_{name}"
     for name in (
-        *("product", "best_tokens", "grow", "draft", "heads", "judge", "decode", "encode"),
-        "read_source",
+        *("average", "product", "best_tokens", "grow", "draft", "heads", "judge", "decode"),
+        *("encode", "read_source"),
     )
 )
 
@@ -180,6 +180,7 @@ def _declare(library: Any) -> None:
     arguments = {
         "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
         "aggdec_activate": (_int, _pointer, _int, _int),
+        "aggdec_average": (_pointer, *[_int] * 4),
         "aggdec_largest": (_pointer, _int, _int, _pointer),
         "aggdec_best_tokens": (
             *(_pointer, *[_int] * 3, _pointer, _int, _int, ctypes.c_double),

@@ -214,8 +214,8 @@ def whole() -> None:
         int64_array([8, HUGE] + [0] * 8),
         StepStruct(),
     )
-    struct = reader.ReaderStruct(None, *map(address, (shape, step, product)), 99, 0)
-    WholeSearch("greedy", options_of(1)).run(struct)
+    struct = reader.ReaderStruct(None, *map(address, (shape, step, product)), None, 99, 0)
+    WholeSearch("greedy", options_of(1)).run(struct, reader.ReadingStruct(1, HUGE, 1.0))
 
 
 def beam_take() -> None:

@@ -18,6 +18,7 @@
 #include "drafts.h"
 #include "heads.h"
 #include "judge.h"
+#include "mean.h"
 #include "processor.h"
 #include "products.h"
 #include "structs.h"
@@ -342,6 +343,11 @@ void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places)
 int64_t aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows,
                      int64_t wanted, float* out, int64_t threads) {
     return tried([&] { spread(*heads, x, tokens, rows, wanted, out, threads); });
+}
+
+// The mean probabilities of several models, see mean.h.
+int64_t aggdec_average(float* logits, int64_t models, int64_t rows, int64_t types, int64_t threads) {
+    return tried([&] { average(logits, models, rows, types, threads); });
 }
 
 // What stands of a draft, see judge.h.

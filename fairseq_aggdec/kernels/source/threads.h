@@ -93,7 +93,7 @@ enum class Scratch {
     HEADS_HIDDEN,
     DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
     CHOICES, ACCEPTED, WAYS,  // the judge
-    WINDOW_FEATURES, WINDOW_LOGITS,  // whole searches
+    WINDOW_FEATURES, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
 };
 
 template <class T, Scratch>

@@ -21,6 +21,8 @@ constexpr int LANES = 16;
 //   add_products(sums, inputs, weights)   adds to each of 16 outputs the products of four levels with its weights
 // For bfloat16:
 //   upper(bits), lower(bits)              the numbers in the upper and the lower halves of 16 words
+// For logarithms:
+//   exponent(x)                           n of 2^n <= x < 2^(n + 1), for x > 0 from 2^-126 on
 
 }  // namespace aggdec
 
@@ -84,6 +86,18 @@ inline Floats exponential(Floats x) {
         y = multiply_add(y, x, same(c));
     y = multiply_add(y * x, x, x) + same(1.0f);
     return times_power_of_two(y, n);
+}
+
+// The natural logarithm of x >= 2^-126, in fp32 (a polynomial after Cephes, 1 unit in the last place); of NaN NaN.
+inline Floats logarithm(Floats x) {
+    const Floats n = exponent(x * same(1.41421356f));
+    const Floats z = times_power_of_two(x, same(0.0f) - n) - same(1.0f), square = z * z;
+    Floats y = same(7.0376836292e-2f);
+    for (float c : {-1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f, -1.6668057665e-1f,
+                    2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f})
+        y = multiply_add(y, z, same(c));
+    y = multiply_add(n, same(-2.12194440e-4f), y * z * square);
+    return multiply_add(n, same(0.693359375f), z + multiply_add(same(-0.5f), square, y));
 }
 
 }  // namespace aggdec

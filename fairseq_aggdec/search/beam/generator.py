@@ -17,7 +17,7 @@ from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypotheses
 from fairseq_aggdec.search.beam.tree import SearchedTree
-from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
+from fairseq_aggdec.search.compiled.reader import CompiledReaders, readable_decoders
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
@@ -120,8 +120,8 @@ class BeamGenerator(CachedGenerator):
         library = self._library(batch, limits)
         library.ask()
         whole = self.search_type is WindowByWindow and not library.expects_heads
-        decoder = readable_decoder(self.verifier) if whole else None
-        if decoder is None:
+        decoders = readable_decoders(self.verifier) if whole else []
+        if not decoders:
             foretell = self.foreteller and functools.partial(self.foreteller.tables, self.verifier)
             device = batch.source.device
             search = self.search_type(library, self.options, device, foretell, self.watch)
@@ -129,9 +129,9 @@ class BeamGenerator(CachedGenerator):
         else:
             show = self.watch and functools.partial(_show, self.watch, library)
             with self.counters.clock("verify"):
-                CompiledReader(decoder, self.verifier.temperature).run(library, show)
+                CompiledReaders(decoders, self.verifier.temperature).run(library, show)
         outputs = library.outputs(self.counters)
-        if decoder is not None:
+        if decoders:
             self.counters.calls += outputs.found.calls
         return self._kept(outputs, library.trees)
 

@@ -1,8 +1,8 @@
-"""A verifier as whole searches read it: one stock Transformer decoder, all of it in the compiled library."""
+"""A verifier as whole searches read it: stock Transformer decoders, all of each in the compiled library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,20 +11,29 @@ from torch import Tensor
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.stopping import check
-from fairseq_aggdec.search.compiled.searches import ENDED, NO_ROOM, ReaderStruct, WholeSearch
+from fairseq_aggdec.search.compiled.searches import (
+    ENDED,
+    NO_ROOM,
+    ReaderStruct,
+    ReadingStruct,
+    WholeSearch,
+)
 
 
-def readable_decoder(verifier: Any) -> CachedDecoder | None:
-    """The decoder that whole searches read, None where what reads windows is more than that."""
-    if type(verifier) is not Verifier or len(verifier.members) != 1 or verifier.grid is not None:
-        return None
-    decoder = verifier.members[0].decoder
+def readable_decoders(verifier: Any) -> list[CachedDecoder]:
+    """The decoders that whole searches read, one for each model; none where a model is more than such a decoder."""
+    if type(verifier) is not Verifier or verifier.grid is not None:
+        return []
+    decoders = [member.decoder for member in verifier.members]
+    return decoders if all(map(_readable, decoders)) else []
+
+
+def _readable(decoder: Any) -> bool:
     if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
-        return None
+        return False
     packed, plain = decoder.packed, decoder.heads is None and decoder.types is None
     plain = plain and packed.project_out is None and packed.span is None
-    whole = decoder.compiled.embeds and packed.project_vocabulary.kernel is not None
-    return decoder if plain and whole else None
+    return plain and decoder.compiled.embeds and packed.project_vocabulary.kernel is not None
 
 
 # A call of the library is at most about so long, seconds: between two calls Python handles signals (Ctrl-C) and asks
@@ -34,40 +43,25 @@ PAUSE = 0.05
 TOGETHER = 6 << 20
 
 
-class CompiledReader:
-    """Runs whole searches over a batch that a decoder has taken up."""
+class DecoderReader:
+    """One decoder, as the library reads windows with it.
 
-    def __init__(self, decoder: CachedDecoder, temperature: float):
+    Attributes:
+        struct: what the library is given.
+    """
+
+    def __init__(self, decoder: CachedDecoder):
         compiled, kernel = decoder.compiled, decoder.packed.project_vocabulary.kernel
         assert compiled is not None and kernel is not None
         self.decoder, self.compiled = decoder, compiled
         self.table: Tensor | None = None
         self.struct = ReaderStruct(*compiled.addresses, kernel.address)
-        self.struct.temperature, self.struct.seconds = temperature, PAUSE
-        self.struct.most = TOGETHER
-
-    def run(self, search: WholeSearch, watch: Callable[[], None] | None = None) -> None:
-        """Decodes to the end.
-
-        Args:
-            watch: is called after every window.
-        """
-        step = self.compiled.step
+        step = compiled.step
         step.mask = step.seen = step.blocks = None
         step.causal, step.wanted, step.threads = True, 0, torch.get_num_threads()
-        if watch is not None:
-            self.struct.seconds = 0.0  # a run ends after one window
-        self._make_room(0, 1)
-        while (why := search.run(self.struct)) != ENDED:
-            check()
-            if why == NO_ROOM:
-                asked = search.ask()
-                assert asked is not None
-                self._make_room(asked.end, asked.reach)
-            elif watch is not None:
-                watch()
+        self.make_room(0, 1)
 
-    def _make_room(self, end: int, reach: int) -> None:
+    def make_room(self, end: int, reach: int) -> None:
         """For the given numbers of places of a row and of positions."""
         cache, embedding = self.decoder.cache, self.decoder.embedding
         cache.reserve(end)
@@ -78,3 +72,41 @@ class CompiledReader:
             self.table = embedding.positions(reach)
             self.compiled.step.positions = self.table.data_ptr()
             self.struct.positions = self.table.size(0)
+
+
+class CompiledReaders:
+    """Runs whole searches over a batch that decoders have taken up; their mean probabilities count.
+
+    Args:
+        decoders: one for each model.
+        temperature: divides the logits before the softmax.
+    """
+
+    def __init__(self, decoders: Sequence[CachedDecoder], temperature: float):
+        self.readers = [DecoderReader(decoder) for decoder in decoders]
+        self.types = decoders[0].packed.project_vocabulary.outputs
+        self.temperature = temperature
+
+    def run(self, search: WholeSearch, watch: Callable[[], None] | None = None) -> None:
+        """Decodes to the end.
+
+        Args:
+            watch: is called after every window.
+        """
+        pause = PAUSE if watch is None else 0.0  # a run ends after one window
+        how = ReadingStruct(len(self.readers), self.types, self.temperature, pause, TOGETHER)
+        each = self._structs()
+        while (why := search.run(each, how)) != ENDED:
+            check()
+            if why == NO_ROOM:
+                asked = search.ask()
+                assert asked is not None
+                for reader in self.readers:
+                    reader.make_room(asked.end, asked.reach)
+                each = self._structs()
+            elif watch is not None:
+                watch()
+
+    def _structs(self) -> Any:
+        """Those of all readers, side by side."""
+        return (ReaderStruct * len(self.readers))(*[reader.struct for reader in self.readers])

@@ -21,6 +21,7 @@ BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
 CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
 GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions")
 ReaderStruct = structure("search/loop.h", "Reader")
+ReadingStruct = structure("search/loop.h", "Reading")
 AskedStruct = structure("search/searches.cpp", "AskedView", read=True)
 FoundStruct = structure("search/searches.cpp", "FoundView", read=True)
 TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
@@ -37,7 +38,7 @@ def _declared(library: Any) -> Any:
         ("search_free", None, (_pointer,)),
         ("search_ask", _int, (_pointer, _pointer)),
         ("search_take", _int, (_pointer, _pointer, _int)),
-        ("search_run", _int, (_pointer, _pointer)),
+        ("search_run", _int, (_pointer,) * 3),
         ("search_found", _int, (_pointer, _pointer)),
         ("beam_take", _int, (_pointer, _pointer, _int)),
         ("beam_expects", _int, (_pointer,)),
@@ -95,12 +96,12 @@ class WholeSearch:
         """Goes on with the logits (N, V) fp32 of the window, which may be changed."""
         self.library.aggdec_search_take(self.handle, logits.data_ptr(), logits.size(1))
 
-    def run(self, reader: Any) -> int:
-        """Decodes until the decoder has too little room for what is asked for, to the end, or until the time is up.
+    def run(self, readers: Any, how: Any) -> int:
+        """Decodes until a decoder has too little room for what is asked for, to the end, or until the time is up.
 
         Between the calls Python handles signals.
         """
-        why: int = self.library.aggdec_search_run(self.handle, byref(reader))
+        why: int = self.library.aggdec_search_run(self.handle, byref(readers), byref(how))
         return why
 
     def found(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_aggdec.kernels.library import WORD
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
-from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
+from fairseq_aggdec.search.compiled.reader import CompiledReaders, readable_decoders
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
     CopyOptionsStruct,
@@ -71,14 +71,14 @@ def decode(generator: Any, state: DecodeState) -> bool:
     """
     verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
     copies = drafter.copies() if _as_it_says(drafter) else None
-    if copies is None or (decoder := readable_decoder(verifier)) is None:
+    if copies is None or not (decoders := readable_decoders(verifier)):
         return False
     if type(generator.rules) is not Rules or not (accept is exact or type(accept) is TopBeta):
         return False
     counters = generator.counters
     started = counters.read()
     search = search_of(state, generator.rules, copies, accept)
-    CompiledReader(decoder, verifier.temperature).run(search)
+    CompiledReaders(decoders, verifier.temperature).run(search)
     counters.ended("verify", started)
     outputs = Outputs(search, len(state.rows))
     verdict = hand_over(outputs, state, counters, bool(copies.texts))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -18,15 +19,22 @@ int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y,
 int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x);
 void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size, const Move* moves,
                  int64_t count);
+int64_t aggdec_average(float* logits, int64_t models, int64_t rows, int64_t types, int64_t threads);
 }
 
 // A decoder that has taken up a batch.
 struct Reader {
     const Layer* layers;
     const Shape* shape;
-    Step* step;               // what is seen beside a window is there; the rest is written here
+    Step* step;                 // what is seen beside a window is there; the rest is written here
     const Product* vocabulary;
+    const int64_t* shortlist;   // which types the vocabulary has, and no others can be chosen; null: all
     int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
+};
+
+// How windows are read by models over the same batch, whose mean probabilities count.
+struct Reading {
+    int64_t models, types;
     double temperature;       // divides the logits
     double seconds;           // after which the caller is asked whether to go on
     int64_t most;             // logits, about, that are decided together: they are read while they are in the cache
@@ -128,12 +136,62 @@ class Search {
     bool asking_ = false;
 };
 
-// Python sees signals only between calls of this, so it comes back after `reader.seconds` and one window at least.
-inline int64_t run(Search& search, const Reader& reader) {
+// Whether a decoder has room for a window.
+inline bool fits(const Reader& reader, const Asked& asked) {
+    return asked.end <= reader.places && (!reader.positions || asked.reach <= reader.positions);
+}
+
+// The features (N, C) of a window.
+inline void read(const Reader& reader, const Asked& asked, float* features) {
+    Step& step = *reader.step;
+    step.rows = static_cast<int64_t>(asked.starts.size());
+    step.starts = asked.starts.data(), step.widths = asked.widths.data();
+    step.tokens = asked.tokens.data();
+    step.depths = asked.depths.empty() ? nullptr : asked.depths.data();
+    step.seen = asked.seen.empty() ? nullptr : asked.seen.data();
+    step.seen_bytes = asked.seen_bytes, step.end = asked.end;
+    aggdec_move(step.cache, reader.shape->layers, step.cache_layer, step.cache_row, 2 * reader.shape->channels,
+                asked.moves.data(), static_cast<int64_t>(asked.moves.size()));
+    must(aggdec_decode(reader.layers, reader.shape, &step, features));
+}
+
+// Features (count, C) -> logits (count, V), -inf of types that are not on the shortlist.
+inline void project(const Reader& reader, const float* features, int64_t count, int64_t types, float* logits) {
+    const Product& vocabulary = *reader.vocabulary;
+    if (!reader.shortlist) return must(aggdec_product(&vocabulary, features, count, logits, reader.step->threads));
+    float* listed = scratch<float, Scratch::LISTED_LOGITS>(count * vocabulary.outputs);
+    must(aggdec_product(&vocabulary, features, count, listed, reader.step->threads));
+    std::fill_n(logits, count * types, -INFINITY);
+    for (int64_t n = 0; n < count; ++n, logits += types)
+        for (int64_t i = 0; i < vocabulary.outputs; ++i) logits[reader.shortlist[i]] = *listed++;
+}
+
+// What all models say of a window whose features (N, C) of each lie one behind the other: logits (count, V) from place
+// `first` on.
+inline float* joint_logits(const Reader* readers, const Reading& how, const float* features, int64_t places,
+                           int64_t first, int64_t count) {
+    const int64_t size = count * how.types;
+    float* logits = scratch<float, Scratch::WINDOW_LOGITS>(how.models * size);
+    const auto divisor = static_cast<float>(how.temperature);
+    for (int64_t m = 0; m < how.models; ++m) {
+        const int64_t channels = readers[m].shape->channels;
+        project(readers[m], features + first * channels, count, how.types, logits + m * size);
+        features += places * channels;
+    }
+    if (how.temperature != 1.0)
+        std::for_each_n(logits, how.models * size, [&](float& logit) { logit /= divisor; });
+    if (how.models > 1) must(aggdec_average(logits, how.models, count, how.types, readers->step->threads));
+    return logits;
+}
+
+// Python sees signals only between calls of this, so it comes back after `how.seconds` and one window at least.
+inline int64_t run(Search& search, const Reader* readers, const Reading& how) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
-    const int64_t channels = reader.shape->channels, types = reader.vocabulary->outputs;
-    const int64_t most = std::max<int64_t>(1, reader.most / types);
+    const Reader* end = readers + how.models;
+    const int64_t most = std::max<int64_t>(1, how.most / (how.types * how.models));
+    int64_t channels = 0;
+    std::for_each(readers, end, [&](const Reader& reader) { channels += reader.shape->channels; });
     for (;;) {
         const auto now = Clock::now();
         const int64_t why = search.draft();
@@ -141,30 +199,17 @@ inline int64_t run(Search& search, const Reader& reader) {
         if (why != READY) return why;
         const Asked* asked = search.ask();
         if (!asked) return ENDED;
-        if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions))
-            return NO_ROOM;
+        if (!std::all_of(readers, end, [&](const Reader& reader) { return fits(reader, *asked); })) return NO_ROOM;
         const auto count = static_cast<int64_t>(asked->tokens.size());
         float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
-        Step& step = *reader.step;
-        step.rows = static_cast<int64_t>(asked->starts.size());
-        step.starts = asked->starts.data(), step.widths = asked->widths.data();
-        step.tokens = asked->tokens.data();
-        step.depths = asked->depths.empty() ? nullptr : asked->depths.data();
-        step.seen = asked->seen.empty() ? nullptr : asked->seen.data();
-        step.seen_bytes = asked->seen_bytes, step.end = asked->end;
-        aggdec_move(step.cache, reader.shape->layers, step.cache_layer, step.cache_row, 2 * channels,
-                    asked->moves.data(), static_cast<int64_t>(asked->moves.size()));
-        must(aggdec_decode(reader.layers, reader.shape, &step, features));
+        float* own = features;
+        for (const Reader* reader = readers; reader != end; own += count * reader++->shape->channels)
+            read(*reader, *asked, own);
         for (int64_t first = 0, some; first < count; first += some) {
             some = search.together(first, most);
-            float* logits = scratch<float, Scratch::WINDOW_LOGITS>(some * types);
-            must(aggdec_product(reader.vocabulary, features + first * channels, some, logits, step.threads));
-            if (reader.temperature != 1.0) {
-                const auto divisor = static_cast<float>(reader.temperature);
-                std::for_each_n(logits, some * types, [&](float& logit) { logit /= divisor; });
-            }
-            search.take(first, some, features + first * channels, logits, types);
+            float* logits = joint_logits(readers, how, features, count, first, some);
+            search.take(first, some, features + first * readers->shape->channels, logits, how.types);
         }
-        if (std::chrono::duration<double>(Clock::now() - begin).count() >= reader.seconds) return TIME_UP;
+        if (std::chrono::duration<double>(Clock::now() - begin).count() >= how.seconds) return TIME_UP;
     }
 }

@@ -120,8 +120,8 @@ int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
 }
 
 // Why it came back, see loop.h; where the decoder needs more room, aggdec_search_ask says how much.
-int64_t aggdec_search_run(Search* search, const Reader* reader) {
-    return tried([&] { return run(*search, *reader); });
+int64_t aggdec_search_run(Search* search, const Reader* readers, const Reading* how) {
+    return tried([&] { return run(*search, readers, *how); });
 }
 
 int64_t aggdec_search_found(Search* search, FoundView* view) {

@@ -83,6 +83,11 @@ inline __m256 power_of_two(__m256 n) {
 inline Floats times_power_of_two(Floats x, Floats n) {
     return {_mm256_mul_ps(x.a, power_of_two(n.a)), _mm256_mul_ps(x.b, power_of_two(n.b))};
 }
+inline __m256 exponent(__m256 x) {
+    const __m256i biased = _mm256_srli_epi32(_mm256_castps_si256(x), 23);
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(biased, _mm256_set1_epi32(127)));
+}
+inline Floats exponent(Floats x) { return {exponent(x.a), exponent(x.b)}; }
 inline unsigned bits(__m256 low, __m256 high) {
     return static_cast<unsigned>(_mm256_movemask_ps(low)) |
            static_cast<unsigned>(_mm256_movemask_ps(high)) << 8;

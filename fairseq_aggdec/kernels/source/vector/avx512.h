@@ -43,6 +43,7 @@ inline Floats whole(Floats a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 inline Floats times_power_of_two(Floats a, Floats n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+inline Floats exponent(Floats a) { return {_mm512_getexp_ps(a.v)}; }
 // A bit for each of 16 numbers: those that are equal, at least as large, NaN.
 inline unsigned equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 inline unsigned at_least(Floats a, Floats b) {

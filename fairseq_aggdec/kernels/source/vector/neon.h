@@ -84,6 +84,12 @@ inline Floats times_power_of_two(Floats x, Floats n) {
         return vmulq_f32(x.v[i], vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23)));
     });
 }
+inline Floats exponent(Floats x) {
+    return each<Floats>([&](int i) {
+        const uint32x4_t biased = vshrq_n_u32(vreinterpretq_u32_f32(x.v[i]), 23);
+        return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(biased), vdupq_n_s32(127)));
+    });
+}
 // A bit for each of 16 numbers.
 template <class F>
 inline unsigned bits(F of_four) {

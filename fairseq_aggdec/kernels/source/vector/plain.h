@@ -68,6 +68,9 @@ inline Floats whole(Floats a) {
 inline Floats times_power_of_two(Floats a, Floats n) {
     return each<Floats>([&](int i) { return std::ldexp(a.v[i], static_cast<int>(n.v[i])); });
 }
+inline Floats exponent(Floats a) {
+    return each<Floats>([&](int i) { return std::logb(a.v[i]); });
+}
 inline unsigned equal(Floats a, Floats b) {
     unsigned found = 0;
     for (int i = 0; i < LANES; ++i) found |= static_cast<unsigned>(a.v[i] == b.v[i]) << i;
