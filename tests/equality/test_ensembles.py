@@ -12,6 +12,7 @@ import torch
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.search.compiled import reader
+from tests.equality.test_beam import WorkingBlocker
 from tests.support import (
     assert_same,
     generation_options,
@@ -60,6 +61,8 @@ def found_by(
 ) -> Any:
     task = make_task(method)
     generator = task.build_generator(list(models), generation_options(**options))
+    if method == "stock" and generator.repeat_ngram_blocker is not None:
+        generator.repeat_ngram_blocker = WorkingBlocker(generator.repeat_ngram_blocker)
     del iterations[:]  # of the sentence that warms up
     return task.inference_step(generator, list(models), sample)
 
