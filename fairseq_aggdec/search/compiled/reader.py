@@ -24,7 +24,7 @@ def readable_decoders(verifier: Any) -> list[CachedDecoder]:
     """The decoders that whole searches read, one for each model; none where a model is more than such a decoder."""
     if type(verifier) is not Verifier or verifier.grid is not None:
         return []
-    decoders = [member.decoder for member in verifier.members]
+    decoders: list[Any] = [member.decoder for member in verifier.members]
     return decoders if all(map(_readable, decoders)) else []
 
 
