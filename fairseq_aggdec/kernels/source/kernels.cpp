@@ -18,7 +18,6 @@
 #include "drafts.h"
 #include "heads.h"
 #include "judge.h"
-#include "mean.h"
 #include "processor.h"
 #include "products.h"
 #include "structs.h"
@@ -345,7 +344,7 @@ int64_t aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, 
     return tried([&] { spread(*heads, x, tokens, rows, wanted, out, threads); });
 }
 
-// The mean probabilities of several models, see mean.h.
+// The mean probabilities of several models, see best.h.
 int64_t aggdec_average(float* logits, int64_t models, int64_t rows, int64_t types, int64_t threads) {
     return tried([&] { average(logits, models, rows, types, threads); });
 }
