@@ -4,7 +4,7 @@
 import math
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import DRAFTER, usual_cost
+from fairseq_aggdec.budget.call_cost import DRAFTER, OF_DRAFTS, usual_cost
 from fairseq_aggdec.budget.decaying_mean import DecayingMean
 
 # Believed before any draft was seen: the tokens that an iteration with a draft gains, the tokens of the draft, and the
@@ -14,9 +14,9 @@ PRIOR, DRAFTED, PRIOR_WEIGHT = 3.5, 5.0, 20.0
 # The same where costs are not weighed: one token is accepted.
 PRIOR_UNWEIGHED = 2.0
 # The weight of older drafts shrinks by this factor with each new one: the last 170 or so count.
-REMEMBER = 0.994
+REMEMBER = OF_DRAFTS["REMEMBER"]
 # How many more tokens per cost than none a draft must promise: what calls cost is not known exactly.
-MARGIN = 0.1
+MARGIN = OF_DRAFTS["DRAFT_MARGIN"]
 # Tokens per iteration below which a draft cannot pay where costs are not weighed: one takes longer than that of
 # iterations without.
 LEAST_GAIN = 1.6

@@ -14,12 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_aggdec.drafters.in_library import CompiledHeadDrafts, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.compiled.searches import HeadOptionsStruct
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
@@ -75,18 +77,15 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         self.lay_out(decoder, replace(member.precision, int8=self.proposing.int8), fast)
         self.broken = weight is not None
         if weight is not None:
-            logger.warning(
-                "the block heads have NaN or infinity in their weight %s: nothing is drafted, decoding is one by one",
-                weight,
-            )
+            self._stop(f"NaN or infinity in their weight {weight}")
 
     def draft(self, state: DecodeState) -> Draft:
         size = self.draft_length.plan(len(state.rows))
-        if self.features is None or self.broken or size == 0:
+        room = [min(size, row.end - row.position) for row in state.rows]
+        if self.features is None or self.broken or not any(room):
             return Draft([()] * len(state.rows))
         self._place()
         read = rows_at(self.features, self.places)  # (B, C)
-        room = [min(size, row.end - row.position) for row in state.rows]
         last = to_device(last_tokens(state), state.device)
         heads, how = self.verifier.heads, self.proposing
 
@@ -98,6 +97,34 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             return *heads.propose(read, count + 1, how, last), last
 
         return self.drafted(state, size, room, grow, slots)
+
+    def in_library(self, state: DecodeState) -> CompiledHeadDrafts | None:
+        heads, proposer = self.verifier.heads, self.proposer
+        found = heads.compiled(self.proposing) if has_budget(self.draft_length) else None
+        if found is None or proposer is None:
+            return None
+        compiled = heads.packed.compiled
+        assert compiled is not None
+        self.memory = self.memory or DraftMemory(HeadOptionsStruct)
+        drafts = CompiledHeadDrafts(
+            self.memory,
+            heads,
+            compiled.channels,
+            found,
+            proposer=proposer,
+            draft_length=self.draft_length,
+            trees=self.trees,
+            stop=self._stop,
+        )
+        if self.broken:
+            drafts.budget.size = 0
+        return drafts
+
+    def _stop(self, reason: str) -> None:
+        self.broken = True
+        logger.warning(
+            "the block heads have %s: nothing is drafted, decoding is one by one", reason
+        )
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:

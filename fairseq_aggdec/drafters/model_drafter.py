@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.call_cost import usual_cost
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.in_library import DraftMemory
 from fairseq_aggdec.drafters.proposer import Proposer, proposer
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower
 from fairseq_aggdec.engine.graphs.renewing import renew
@@ -44,6 +45,7 @@ class ModelDrafter(DeviceDrafter):
     chain: FastChain | None = None
     proposer: Proposer | None = None
     laid_out: Any = None  # the weights with which the chain was made
+    memory: DraftMemory | None = None  # of what drafts in the library
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
+from fairseq_aggdec.drafters.in_library import CompiledSlots, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
@@ -29,6 +30,7 @@ from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.compiled.searches import SlotOptionsStruct
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
@@ -130,6 +132,27 @@ class NarDrafter(ModelDrafter):
         """Features (B, k, C) and logits (B, k, M) of ``size`` slots, and the last tokens (B,) for a chain."""
         features = self._features(state, size)
         return features, self.slots.slot_logits(features, self.proposing), self._last(state)
+
+    def in_library(self, state: DecodeState) -> CompiledSlots | None:
+        if not has_budget(self.draft_length):
+            return None
+        self._refresh()
+        slots, proposer = self.slots, self.proposer
+        if proposer is None or not isinstance(slots, CachedSlots) or not slots.grows:
+            return None
+        parts = {"draft_length": self.draft_length, "trees": self.trees}
+        self.memory = self.memory or DraftMemory(SlotOptionsStruct)
+        found = CompiledSlots(
+            self.memory,
+            slots.reader,
+            proposer=proposer,
+            begin=self._begin,
+            stop=self._stop,
+            **parts,
+        )
+        found.struct.longest = self.longest if self.readable and not self.broken else -1
+        found.struct.shift, found.struct.causal = slots.decoder.shift, slots.decoder.causal_prefix
+        return found
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}

@@ -51,12 +51,11 @@ class NarrowVocabulary:
         self.seen = 0
         self.gram = weight.new_zeros(vocabulary.inputs, vocabulary.inputs)
 
-    def learn(self, features: Tensor) -> tuple[Product, Product] | None:
-        """From the features (B, k, C) fp32 of a draft; now and then what they are multiplied with, one after the other:
+    def learn(self, rows: Tensor) -> tuple[Product, Product] | None:
+        """From features (N, C) fp32 of slots; now and then what they are multiplied with, one after the other:
         (C) -> (C / 4) directions and (C / 4) -> (V)."""
         if not self.due:
             return None
-        rows = features[:, :FIRST_SLOTS].flatten(0, 1)
         self.rows.append(rows.clone())
         self.seen += len(rows)
         if self.seen < self.due[0]:
@@ -161,9 +160,20 @@ class Proposer:
 
     def learn(self, features: Tensor) -> None:
         """Learns directions from the features (B, k, C) of a draft, as long as there is something to learn."""
-        if (found := self.narrowing.learn(features)) is not None:
+        if self.narrowing.due:
+            self.learn_rows(features[:, :FIRST_SLOTS].flatten(0, 1))
+
+    def learn_rows(self, rows: Tensor) -> None:
+        """Learns directions from features (N, C) of slots."""
+        if (found := self.narrowing.learn(rows)) is not None:
             self.narrow = found
             self.struct.directions, self.struct.narrow = (product.struct for product in found)
+
+    @property
+    def learning(self) -> int:
+        """Of how many slots more the features are worth keeping."""
+        narrowing = self.narrowing
+        return narrowing.due[0] - narrowing.seen if narrowing.due else 0
 
     def forget(self) -> None:
         """Forgets what was learned: drafts do not depend on those before."""

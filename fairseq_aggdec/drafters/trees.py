@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import DRAFTER
+from fairseq_aggdec.budget.call_cost import DRAFTER, OF_DRAFTS
 from fairseq_aggdec.budget.draft_length import NodeBudget
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.transfer import read
@@ -25,7 +25,7 @@ from fairseq_aggdec.windows.transfer import read
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
-FORGET_DEPTH, REMEMBERED = 0.125, 8.0
+FORGET_DEPTH, REMEMBERED = OF_DRAFTS["FORGET_DEPTH"], 8.0
 
 
 class Candidates(NamedTuple):

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import FastLinear, optional_norm, some_outputs
 from fairseq_aggdec.engine.packed_decoder import DecoderLayer, PackedDecoder, run_layers
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.library import HeadsStruct, reads
+from fairseq_aggdec.kernels.library import HeadsStruct, ProductStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
@@ -48,6 +48,7 @@ class FastHeads:
                 self.expand = self._layer(heads.expand, read, relu=True)
             if heads.dense:
                 self.contract = self._layer(heads.contract, write)
+                self._compile_dense()
             else:  # every head has a (small) product of its own: (k - 1, hidden, C) and (k - 1, 1, C)
                 weight = heads.contract.weight[write].detach().unflatten(0, (-1, heads.dim))
                 self.weights = weight.transpose(1, 2).contiguous()
@@ -60,8 +61,14 @@ class FastHeads:
         if product is None or not (reads(self.weights) and reads(self.biases)):
             return
         pointers = self.weights.data_ptr(), self.biases.data_ptr()
-        self.struct = HeadsStruct(product.struct, self.heads.hidden_dim, *pointers)
+        self.struct = HeadsStruct(product.struct, ProductStruct(), self.heads.hidden_dim, *pointers)
         self.library = product.library
+
+    def _compile_dense(self) -> None:
+        expand, contract = self.expand.kernel, self.contract.kernel
+        if expand is not None and contract is not None:
+            self.struct = HeadsStruct(expand.struct, contract.struct, self.heads.hidden_dim)
+            self.library = expand.library
 
     def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear | Int8Linear:
         return linear([some_outputs(module, rows)], self.precision, relu)
@@ -163,6 +170,15 @@ class FastHeadLayers:
         self.memory = [memory.index_select(0, rows) for memory in self.of_all]
         self.memory_mask = None if mask is None else mask_of_rows(mask, rows)
 
+    def read_all(self, encoder_out: EncoderOut, rows: int) -> None:
+        """Has the compiled layers read all sentences of a batch."""
+        self._read(encoder_out, list(range(rows)))
+        assert self.compiled is not None
+        self.compiled.memory = self.compiled.cache = None  # others may have used its step
+        nothing = self.of_all[0].new_empty(1, 1, 1, 1)
+        self.compiled.set_memory(nothing, self.memory, self.memory_mask)
+        self.compiled.cache = None  # the library sets it
+
     def __call__(
         self, heads: Tensor, chosen: Tensor, encoder_out: EncoderOut, sentences: Sequence[int]
     ) -> Tensor:
@@ -183,6 +199,21 @@ class FastHeadLayers:
         memory = [layer.split(kv) for layer, kv in zip(self.layers, self.memory, strict=True)]
         given = window, cache, window.mask(x.dtype), memory, self.memory_mask
         return run_layers(self.layers, x, self.norm, *given).view_as(heads)
+
+
+@dataclass
+class CompiledHeads:
+    """Block heads as the compiled library reads them.
+
+    Attributes:
+        struct: what the library is given; ``heads`` is what it points to.
+        layers: those that heads pass through; ``opening``: (C,), what they read before an output begins.
+    """
+
+    struct: Any
+    heads: FastHeads
+    layers: FastHeadLayers | None = None
+    opening: Tensor | None = None
 
 
 class DecoderHeads:
@@ -219,6 +250,28 @@ class DecoderHeads:
         if proposing.int8 and not precision.int8:
             self.drafting = FastHeads(self.decoder.heads, replace(precision, int8=True))
 
+    def compiled(self, proposing: Proposing) -> CompiledHeads | None:
+        """What the library needs to propose; None where it does not represent the heads or their layers."""
+        self._propose_as(proposing)
+        if self.drafting.struct is None:
+            return None
+        struct = HeadsStruct.from_buffer_copy(self.drafting.struct)
+        if self.decoder.head_layers is None:
+            return CompiledHeads(struct, self.drafting)
+        layers = self._head_layers(proposing)
+        if layers.compiled is None:
+            return None
+        struct.heard = layers.heard.data_ptr()
+        return CompiledHeads(
+            struct, self.drafting, layers, self.decoder.head_layers.opening.detach()
+        )
+
+    def _head_layers(self, proposing: Proposing) -> FastHeadLayers:
+        if self.layers is None:
+            int8 = proposing.int8 or self.packed.precision.int8
+            self.layers = FastHeadLayers(self.decoder, replace(self.packed.precision, int8=int8))
+        return self.layers
+
     def propose(
         self,
         features: Tensor,
@@ -253,11 +306,9 @@ class DecoderHeads:
         if self.decoder.head_layers is None:
             return self.drafting.others(features, block_size)
         assert chosen is not None
-        if self.layers is None:
-            int8 = proposing.int8 or self.packed.precision.int8
-            self.layers = FastHeadLayers(self.decoder, replace(self.packed.precision, int8=int8))
+        layers = self._head_layers(proposing)
         sentences = self.sentences[: features.size(0)]
         if rows is not None:
             sentences = [self.sentences[row] for row in rows]
-        others = self.drafting.others(features, block_size, self.layers.heard, chosen)
-        return self.layers(others, chosen, self.encoder_out, sentences)
+        others = self.drafting.others(features, block_size, layers.heard, chosen)
+        return layers(others, chosen, self.encoder_out, sentences)

@@ -92,6 +92,13 @@ def structure(header: str, name: str, read: bool = False, **inner: Any) -> Any:
     return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
+def constants(header: str) -> dict[str, float]:
+    """The numbers that a C++ header in ``source/`` declares as ``constexpr double``, by their names."""
+    text = (SOURCES / header).read_text(encoding="utf-8")
+    found = re.findall(r"^constexpr double (\w+) = ([\d.]+);", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
 ProductStruct = structure("structs.h", "Product")
 NormStruct = structure("structs.h", "Norm")
 LayerStruct = structure("structs.h", "Layer", Norm=NormStruct, Product=ProductStruct)
@@ -99,9 +106,9 @@ ShapeStruct = structure("structs.h", "Shape", Norm=NormStruct)
 StepStruct = structure("structs.h", "Step")
 SourceStruct = structure("structs.h", "Source")
 JudgementStruct = structure("structs.h", "Judgement")
-HeadsStruct = structure("heads.h", "Heads", Product=ProductStruct)
-ProposerStruct = structure("drafts.h", "Proposer", Product=ProductStruct)
-SlotsStruct = structure("drafts.h", "Slots")
+HeadsStruct = structure("structs.h", "Heads", Product=ProductStruct)
+ProposerStruct = structure("structs.h", "Proposer", Product=ProductStruct)
+SlotsStruct = structure("structs.h", "Slots")
 
 
 def digest() -> str:

@@ -1,6 +1,9 @@
 """Drafters propose tokens: the base class, that of drafters that also run on a device, and the empty drafter."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -10,6 +13,19 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
 from fairseq_aggdec.windows.transfer import Watch
+
+
+class InLibrary(Protocol):
+    """A drafter that the compiled library runs beside its greedy search."""
+
+    def fill(self, options: Any) -> None:
+        """Names it in the options of a search, ``GreedyOptions`` of ``greedy.h``."""
+
+    def draft(self, search: Any) -> None:
+        """The search needs something of Python before it can draft: sources that are read, or more room."""
+
+    def ended(self, search: Any) -> None:
+        """Takes up what was learned from the batch."""
 
 
 class Drafter:
@@ -55,6 +71,13 @@ class Drafter:
         """What is drafted in the batch that was started, where that are copies of texts, or nothing at all.
 
         The compiled library can then decode the batch alone. None: the host must ask in every iteration.
+        """
+        return None
+
+    def in_library(self, state: DecodeState) -> InLibrary | None:
+        """What drafts in the compiled library in place of :meth:`draft`, :meth:`observe` and :meth:`keep_rows`.
+
+        Asked when the batch was started. None: Python is asked in every iteration.
         """
         return None
 

@@ -14,33 +14,9 @@
 
 #include "best.h"
 #include "products.h"
+#include "structs.h"
 
 using namespace aggdec;
-
-// How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
-struct Proposer {
-    Product vocabulary;          // to the first types of the dictionary, or all
-    // To a few directions that features vary in, and from these to the same types, whose likeliest are then scored.
-    // Null weights: not known yet.
-    Product directions, narrow;
-    const float *weight, *bias;  // (V, C), and (V) or null: what scores a candidate that was told the one before it
-    Product read_slot, write;    // the chain
-    const float* heard;          // (V, C), what it hears of each token; null: there is no chain
-    int64_t candidates;          // M, at most MOST_CANDIDATES
-};
-
-// A call: features of slots in, a tree of at most `nodes` tokens for every row out.
-struct Slots {
-    int64_t rows, slots, threads;
-    const float* features;          // (R, K, C)
-    const int64_t *last, *room;     // (R): the token before the first slot, how many slots may be filled
-    const float *slopes, *shifts;   // (K): of the logit of a token's chance
-    int64_t nodes, eos, branches;
-    double fixed_cost;              // of an iteration, in nodes
-    int64_t *tokens, *parents;      // (R, nodes), out; parents counted from 1, 0 is the last token
-    double* chances;                // (R, nodes), out: logarithms
-    int64_t* counts;                // (R), out
-};
 
 namespace {
 

@@ -101,3 +101,38 @@ struct Judgement {
     int64_t beta;                     // a drafted token is accepted among this number of best (0: only along the choices) ...
     double tolerance;                 // ... if it is at most this many nats behind the best
 };
+
+// How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
+struct Proposer {
+    Product vocabulary;          // to the first types of the dictionary, or all
+    // To a few directions that features vary in, and from these to the same types, whose likeliest are then scored.
+    // Null weights: not known yet.
+    Product directions, narrow;
+    const float *weight, *bias;  // (V, C), and (V) or null: what scores a candidate that was told the one before it
+    Product read_slot, write;    // the chain
+    const float* heard;          // (V, C), what it hears of each token; null: there is no chain
+    int64_t candidates;          // M, at most MOST_CANDIDATES
+};
+
+// A call: features of slots in, a tree of at most `nodes` tokens for every row out.
+struct Slots {
+    int64_t rows, slots, threads;
+    const float* features;          // (R, K, C)
+    const int64_t *last, *room;     // (R): the token before the first slot, how many slots may be filled
+    const float *slopes, *shifts;   // (K): of the logit of a token's chance
+    int64_t nodes, eos, branches;
+    double fixed_cost;              // of an iteration, in nodes
+    int64_t *tokens, *parents;      // (R, nodes), out; parents counted from 1, 0 is the last token
+    double* chances;                // (R, nodes), out: logarithms
+    int64_t* counts;                // (R), out
+};
+
+// Block heads, see heads.h. Letters: R rows, H heads, J hidden units of each, C channels, V types.
+struct Heads {
+    Product expand;         // C to H J, with ReLU
+    Product contract;       // H J to H C, where every head reads all hidden units; null weight: each reads its own
+    int64_t hidden;         // J
+    const float* weights;   // (H, J, C)
+    const float* biases;    // (H, C)
+    const float* heard;     // (V, C), what heads hear of a token; null: nothing
+};

@@ -90,10 +90,10 @@ enum class Scratch {
     LEVELS, LEVEL_SCALES, LEVEL_ZEROS, ROUNDED,  // products: the rows in 8 bits, in bfloat16
     ATTENTION_SCORES, PLACES,
     INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS,  // layers
-    HEADS_HIDDEN,
+    HEADS_HIDDEN, HEADS_ADDED,
     DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
     CHOICES, ACCEPTED, WAYS,  // the judge
-    WINDOW_FEATURES, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
+    WINDOW_FEATURES, WINDOW_HIDDEN, WINDOW_HEAD, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
 };
 
 template <class T, Scratch>

@@ -12,6 +12,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.compiled.searches import (
+    DRAFT,
     ENDED,
     NO_ROOM,
     ReaderStruct,
@@ -31,7 +32,9 @@ def readable_decoders(verifier: Any) -> list[CachedDecoder]:
 def _readable(decoder: Any) -> bool:
     if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
         return False
-    packed, plain = decoder.packed, decoder.heads is None and decoder.types is None
+    packed, plain = decoder.packed, decoder.types is None
+    first = None if decoder.heads is None else decoder.heads.exact.first_head
+    plain = plain and all(part.kernel is not None for part in first or ())
     plain = plain and packed.project_out is None and packed.span is None
     return plain and decoder.compiled.embeds and packed.project_vocabulary.kernel is not None
 
@@ -56,6 +59,13 @@ class DecoderReader:
         self.decoder, self.compiled = decoder, compiled
         self.table: Tensor | None = None
         self.struct = ReaderStruct(*compiled.addresses, kernel.address)
+        if decoder.heads is not None and decoder.heads.exact.first_head is not None:
+            expand, contract = decoder.heads.exact.first_head
+            assert expand.kernel is not None and contract.kernel is not None
+            self.struct.expand, self.struct.contract = (
+                expand.kernel.address,
+                contract.kernel.address,
+            )
         step = compiled.step
         step.mask = step.seen = step.blocks = None
         step.causal, step.wanted, step.threads = True, 0, torch.get_num_threads()
@@ -85,16 +95,26 @@ class CompiledReaders:
     def __init__(self, decoders: Sequence[CachedDecoder], temperature: float):
         self.readers = [DecoderReader(decoder) for decoder in decoders]
         self.types = decoders[0].packed.project_vocabulary.outputs
-        self.temperature = temperature
+        self.temperature, self.together = temperature, TOGETHER
 
-    def run(self, search: WholeSearch, watch: Callable[[], None] | None = None) -> None:
+    def decide_at_once(self) -> None:
+        """Has all logits of a window decided at once, so that they can be looked at."""
+        self.together = 1 << 62
+
+    def run(
+        self,
+        search: WholeSearch,
+        watch: Callable[[], None] | None = None,
+        draft: Callable[[], None] | None = None,
+    ) -> None:
         """Decodes to the end.
 
         Args:
             watch: is called after every window.
+            draft: is called where the drafter has to be asked in Python.
         """
         pause = PAUSE if watch is None else 0.0  # a run ends after one window
-        how = ReadingStruct(len(self.readers), self.types, self.temperature, pause, TOGETHER)
+        how = ReadingStruct(len(self.readers), self.types, self.temperature, pause, self.together)
         each = self._structs()
         while (why := search.run(each, how)) != ENDED:
             check()
@@ -104,6 +124,9 @@ class CompiledReaders:
                 for reader in self.readers:
                     reader.make_room(asked.end, asked.reach)
                 each = self._structs()
+            elif why == DRAFT:
+                assert draft is not None
+                draft()
             elif watch is not None:
                 watch()
 

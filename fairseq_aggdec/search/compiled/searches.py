@@ -20,10 +20,20 @@ BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
 BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
 CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
 GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions")
+DraftBudgetStruct = structure("search/draft_budget.h", "DraftBudget")
+ModelOptionsStruct = structure("search/model_drafter.h", "ModelOptions")
+SlotOptionsStruct = structure(
+    "search/model_drafter.h", "SlotOptions", ModelOptions=ModelOptionsStruct
+)
+HeadOptionsStruct = structure(
+    "search/model_drafter.h", "HeadOptions", ModelOptions=ModelOptionsStruct
+)
 ReaderStruct = structure("search/loop.h", "Reader")
 ReadingStruct = structure("search/loop.h", "Reading")
 AskedStruct = structure("search/searches.cpp", "AskedView", read=True)
 FoundStruct = structure("search/searches.cpp", "FoundView", read=True)
+VerdictStruct = structure("search/searches.cpp", "VerdictView", read=True)
+ModelStruct = structure("search/searches.cpp", "ModelView")
 TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
 
 MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
@@ -40,6 +50,10 @@ def _declared(library: Any) -> Any:
         ("search_take", _int, (_pointer, _pointer, _int)),
         ("search_run", _int, (_pointer,) * 3),
         ("search_found", _int, (_pointer, _pointer)),
+        ("greedy_watch", None, (_pointer,)),
+        ("greedy_verdict", _int, (_pointer, _pointer)),
+        ("greedy_propose", _int, (_pointer, _pointer, _pointer, _pointer)),
+        ("greedy_model", None, (_pointer, _pointer)),
         ("beam_take", _int, (_pointer, _pointer, _int)),
         ("beam_expects", _int, (_pointer,)),
         ("beam_behind", _int, (_pointer, _pointer, _pointer)),
@@ -81,7 +95,7 @@ class WholeSearch:
     def __init__(self, kind: str, options: ctypes.Structure):
         self.library = _declared(kernels())
         self.handle = getattr(self.library, f"aggdec_{kind}")(byref(options))
-        self.asked, self.view = AskedStruct(), FoundStruct()
+        self.asked, self.view, self.told = AskedStruct(), FoundStruct(), VerdictStruct()
 
     def __del__(self) -> None:
         if hasattr(self, "handle"):
@@ -95,6 +109,11 @@ class WholeSearch:
     def take(self, logits: Tensor) -> None:
         """Goes on with the logits (N, V) fp32 of the window, which may be changed."""
         self.library.aggdec_search_take(self.handle, logits.data_ptr(), logits.size(1))
+
+    def verdict(self) -> Any:
+        """What became of the last window of a greedy search that is watched, until the next is asked for."""
+        self.library.aggdec_greedy_verdict(self.handle, byref(self.told))
+        return self.told
 
     def run(self, readers: Any, how: Any) -> int:
         """Decodes until a decoder has too little room for what is asked for, to the end, or until the time is up.

@@ -139,13 +139,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
         """Decodes on a GPU without the host, else in one call of the compiled library, else iteration by iteration."""
-        seen = (
-            restricted
-            or self.watch is not None
-            or state.rows[0].history is not None
-            # A clock that waits for the device tells the parts of an iteration apart, which are one there.
-            or self.counters.wait is not None
-        )
+        watched = self.watch is not None or state.rows[0].history is not None
+        # A clock that waits for the device tells the parts of an iteration apart, which are one there.
+        seen = restricted or watched or self.counters.wait is not None
         drafter = self.drafter
         if not seen and isinstance(drafter, DeviceDrafter):
             loop = self._loop_of(drafter)
@@ -155,8 +151,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
                 return
         # A subclass may search in another way.
         own = getattr(self._search_on_host, "__func__", None)
-        seen = seen or own is not DraftAndVerifyGenerator._search_on_host
-        if seen or not library.decode(self, state):
+        own_search = own is not DraftAndVerifyGenerator._search_on_host
+        if restricted or own_search or not library.decode(self, state):
             self._search_on_host(state, drafter, self.counters)
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:

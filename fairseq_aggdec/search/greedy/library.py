@@ -1,8 +1,10 @@
-"""Batches of a greedy search that the compiled library decodes alone: with drafts copied from texts, or none."""
+"""Greedy search of whole batches in the compiled library, whatever drafts: texts, a model, Python, or nothing."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from fairseq_aggdec.kernels.library import WORD
@@ -17,7 +19,8 @@ from fairseq_aggdec.search.compiled.searches import (
     address,
 )
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, InLibrary
+from fairseq_aggdec.search.greedy.outside import Follower
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
@@ -28,9 +31,23 @@ WAYS = {"draft", "observe", "keep_rows"}  # methods of a drafter that say how it
 
 
 def search_of(
-    state: DecodeState, rules: Rules, copies: Copies = NO_COPIES, accept: Acceptance = exact
+    state: DecodeState,
+    rules: Rules,
+    copies: Copies = NO_COPIES,
+    accept: Acceptance = exact,
+    drafts: InLibrary | None = None,
+    outside: bool = False,
+    types: int = 0,
+    channels: int = 0,
 ) -> WholeSearch:
-    """The search of a batch that has just begun; ``accept`` is exact or a :class:`TopBeta`."""
+    """The search of a batch that has just begun.
+
+    Args:
+        accept: exact or a :class:`TopBeta`.
+        copies, drafts, outside: what drafts: texts that are copied, a model, Python.
+        types: of the dictionary.
+        channels: of the decoder's features.
+    """
     rows = state.rows
     held = int64_array([getattr(row, name) for name in LIMITS for row in rows])
     for row in rows:
@@ -41,8 +58,11 @@ def search_of(
     options = GreedyOptionsStruct(
         *(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos),
         *(rules.unk_penalty, rules.no_repeat_ngram_size, rules.free_end, *beta),
-        *(ends, floors, strict_floors, len(rows[0].prefix), prefixes),
+        *(ends, floors, strict_floors, len(rows[0].prefix), prefixes, channels, types),
     )
+    options.outside = outside
+    if drafts is not None:
+        drafts.fill(options)
     if not copies.texts:
         return WholeSearch("greedy", options)
     texts = int64_array(list(itertools.chain.from_iterable(copies.texts)))
@@ -64,33 +84,84 @@ def search_of(
 
 
 def decode(generator: Any, state: DecodeState) -> bool:
-    """Decodes a batch to its end, if the library can do that alone; else nothing has happened.
+    """Decodes a batch to its end, if the library can do that; else nothing has happened.
 
     Args:
         generator: a ``DraftAndVerifyGenerator`` that has started the batch.
     """
     verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
-    copies = drafter.copies() if _as_it_says(drafter) else None
-    if copies is None or not (decoders := readable_decoders(verifier)):
+    if not (decoders := readable_decoders(verifier)):
         return False
     if type(generator.rules) is not Rules or not (accept is exact or type(accept) is TopBeta):
         return False
-    counters = generator.counters
-    started = counters.read()
-    search = search_of(state, generator.rules, copies, accept)
-    CompiledReaders(decoders, verifier.temperature).run(search)
-    counters.ended("verify", started)
-    outputs = Outputs(search, len(state.rows))
-    verdict = hand_over(outputs, state, counters, bool(copies.texts))
-    if verdict is not None and isinstance(drafter, DeviceDrafter):
+    assert decoders[0].compiled is not None
+    copies = drafter.copies() if _as_it_says(drafter, "copies") else None
+    drafts = None
+    if copies is None and _as_it_says(drafter, "in_library"):
+        drafts = drafter.in_library(state)
+    outside = copies is None and drafts is None
+    counters, rows = generator.counters, len(state.rows)
+    search = search_of(
+        *(state, generator.rules, copies or NO_COPIES, accept, drafts, outside),
+        types=generator.vocab_size,
+        channels=decoders[0].compiled.channels,
+    )
+    clock = DraftClock(counters)
+    follower = None
+    if outside or generator.watch is not None or state.rows[0].history is not None:
+        told = drafter if outside else None
+        follower = Follower(search, state, told, generator.watch)
+    reader = CompiledReaders(decoders, verifier.temperature)
+    if outside:
+        assert follower is not None
+        reader.decide_at_once()  # the drafter may look at all logits
+        reader.run(search, draft=clock.timed(follower.draft))
+    else:
+        asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
+        reader.run(search, None if follower is None else follower.follow, asked)
+    outputs = Outputs(search, rows)
+    clock.ended(outputs.found.drafting)
+    if follower is not None:
+        follower.follow()
+        state.whole = outputs.scores()
+    verdict = hand_over(
+        outputs, state, counters, outside or drafts is not None or bool(copies and copies.texts)
+    )
+    if drafts is not None:
+        drafts.ended(search)
+    elif verdict is not None and not outside and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
     return True
 
 
-def _as_it_says(drafter: Drafter) -> bool:
-    """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
+class DraftClock:
+    """Tells the seconds of drafts apart from the others of a batch."""
+
+    def __init__(self, counters: Counters):
+        self.counters, self.asked = counters, 0.0
+        self.started = counters.read()
+
+    def timed(self, draft: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``draft`` and adds up how long that takes."""
+
+        def call() -> None:
+            started = self.counters.read()
+            draft()
+            self.asked += self.counters.read() - started
+
+        return call
+
+    def ended(self, drafting: float) -> None:
+        """Counts the batch, of which the library spent ``drafting`` seconds on drafts."""
+        drafting += self.asked
+        self.counters.seconds["draft"] += drafting
+        self.counters.ended("verify", self.started + drafting)
+
+
+def _as_it_says(drafter: Drafter, name: str) -> bool:
+    """Whether a drafter drafts what its method ``name`` says: no heir that inherits this has another way to draft."""
     for kind in type(drafter).__mro__:
-        if "copies" in vars(kind):
+        if name in vars(kind):
             break
         if not WAYS.isdisjoint(vars(kind)):
             return False
@@ -102,10 +173,13 @@ def hand_over(
 ) -> BatchVerdict | None:
     """Writes what was decoded to the rows of the batch, and counts it as the plain loop does.
 
+    Rows that a :class:`Follower` has written already are left as they are.
+
     Returns:
         what became of drafts, None where there were none.
     """
-    state.finish(outputs.tokens(), outputs.scores(), outputs.rounds)
+    if state.rows:
+        state.finish(outputs.tokens(), outputs.scores(), outputs.rounds)
     found = outputs.found
     counters.calls += found.calls
     if not drafted_any:

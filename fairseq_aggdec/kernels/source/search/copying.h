@@ -254,7 +254,7 @@ class Copies final : public Drafter {
     }
 
     void observe(const Written& batch, const Outcome& outcome) override {
-        for (size_t i = 0; i < batch.rows.size(); ++i)
+        for (int64_t i = 0; i < outcome.rows; ++i)
             account_.observe(batch.rows[i], outcome.drafted[i], outcome.accepted[i]);
     }
 

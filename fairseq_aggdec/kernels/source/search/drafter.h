@@ -39,6 +39,7 @@ struct Draft {
 
 // What became of a window, of each of its R rows.
 struct Outcome {
+    int64_t rows;
     const int64_t *drafted, *accepted, *emitted;
 };
 

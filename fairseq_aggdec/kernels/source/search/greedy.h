@@ -1,6 +1,6 @@
 // One hypothesis per sentence: drafts are verified, accepted and committed.
 //
-// fairseq_aggdec/search/greedy.py is the same search in Python, search/rules.py has the rules.
+// fairseq_aggdec/search/greedy/search.py is the same search in Python, search/rules.py has the rules.
 
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "copying.h"
 #include "loop.h"
+#include "model_drafter.h"
 #include "drafter.h"
 
 extern "C" int64_t aggdec_judge(const Judgement* judgement);
@@ -24,7 +25,22 @@ struct GreedyOptions {
     int64_t prefix_size;                           // P
     const int64_t* prefixes;                       // (B, P): tokens forced by the caller, padding where there is none
     int64_t channels;                              // of the decoder's features
-    const CopyOptions* copies;                     // null: no text is copied
+    int64_t types;                                 // of the dictionary
+    // What drafts: copies of texts, slots, heads, Python; at most one of these is given.
+    const CopyOptions* copies;
+    const SlotOptions* slots;
+    const HeadOptions* heads;
+    int64_t outside;
+};
+
+// What became of the last window: R rows, N places, M tokens that were emitted.
+struct Verdict {
+    std::vector<int64_t> rows;                        // (R), their sentences
+    std::vector<int64_t> widths, accepted, emitted;   // (R)
+    std::vector<int64_t> tokens, parents;             // (N); parents as in Draft, 0 for the first; empty: chains
+    std::vector<int64_t> places, gained;              // (M), places are counted within the window
+    std::vector<float> scores;                        // (M), log-probabilities in nats
+    const float *features = nullptr, *logits = nullptr;  // (N, C); (N, V) where all was decided at once, else null
 };
 
 namespace {
@@ -52,6 +68,14 @@ class GreedySearch final : public Search {
         drafted_ = true;
         return READY;
     }
+
+    Drafter* drafter() const { return drafter_.get(); }
+    const Written& batch() const { return batch_; }
+    int64_t types() const { return options_.types; }
+    int64_t channels() const { return options_.channels; }
+
+    // The last window and what became of it, until the next is asked for.
+    const Verdict& verdict() const { return verdict_; }
 
     void finish() override {
         for (size_t row = 0; row < scores_.size(); ++row) {
@@ -120,6 +144,7 @@ class GreedySearch final : public Search {
                              emitted_.data() + decided_, places_.data() + written_, gained_.data() + written_,
                              emitted_scores_.data() + written_, options_.beta, options_.tolerance};
         must(aggdec_judge(&call));
+        if (first == 0) verdict_.features = features, verdict_.logits = count == places() ? logits : nullptr;
         const bool reads = features && drafter_ && drafter_->reads_features();
         for (; decided_ < end; ++decided_) {
             const int64_t last = written_ + emitted_[decided_] - 1;
@@ -242,9 +267,27 @@ class GreedySearch final : public Search {
             found.drafted.push_back(widths_[i] - 1);
             found.accepted.push_back(accepted_[i]);
         }
+        if (watched) write_verdict(asked);
         if (drafter_)
-            drafter_->observe(batch_, {found.drafted.data() + first, accepted_.data(), emitted_.data()});
+            drafter_->observe(batch_, {static_cast<int64_t>(batch_.rows.size()), found.drafted.data() + first,
+                                       accepted_.data(), emitted_.data()});
         leave();
+    }
+
+    void write_verdict(const Asked& asked) {
+        Verdict& told = verdict_;
+        told.rows = batch_.rows;
+        told.widths = widths_, told.accepted = accepted_, told.emitted = emitted_;
+        told.tokens = asked.tokens;
+        told.parents.clear();
+        int64_t root = 0, emitted = 0;
+        for (size_t i = 0; i < widths_.size(); root += widths_[i++]) {
+            emitted += emitted_[i];
+            for (int64_t n = 0; n < widths_[i] && !above_.empty(); ++n) told.parents.push_back(above_[root + n] - root);
+        }
+        told.places.assign(places_.begin(), places_.begin() + emitted);
+        told.gained.assign(gained_.begin(), gained_.begin() + emitted);
+        told.scores.assign(emitted_scores_.begin(), emitted_scores_.begin() + emitted);
     }
 
     void leave() {
@@ -254,6 +297,11 @@ class GreedySearch final : public Search {
         drafted_ = false;
     }
 
+  public:
+    bool watched = false;  // somebody looks at the verdict
+
+  private:
+    Verdict verdict_;
     const GreedyOptions options_;
     std::vector<int64_t> floors_, strict_floors_, prefixes_;
     Written batch_;

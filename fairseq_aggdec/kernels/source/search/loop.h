@@ -29,6 +29,7 @@ struct Reader {
     Step* step;                 // what is seen beside a window is there; the rest is written here
     const Product* vocabulary;
     const int64_t* shortlist;   // which types the vocabulary has, and no others can be chosen; null: all
+    const Product *expand, *contract;  // what head 1 of a model with block heads adds to the features; null: nothing
     int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
 };
 
@@ -155,9 +156,22 @@ inline void read(const Reader& reader, const Asked& asked, float* features) {
     must(aggdec_decode(reader.layers, reader.shape, &step, features));
 }
 
+// What the vocabulary reads of features (N, C).
+inline const float* projected(const Reader& reader, const float* features, int64_t count) {
+    if (!reader.expand) return features;
+    const int64_t size = count * reader.shape->channels, threads = reader.step->threads;
+    float* hidden = scratch<float, Scratch::WINDOW_HIDDEN>(count * reader.expand->outputs);
+    float* head = scratch<float, Scratch::WINDOW_HEAD>(size);
+    must(aggdec_product(reader.expand, features, count, hidden, threads));
+    must(aggdec_product(reader.contract, hidden, count, head, threads));
+    for (int64_t i = 0; i < size; ++i) head[i] = features[i] + head[i];
+    return head;
+}
+
 // Features (count, C) -> logits (count, V), -inf of types that are not on the shortlist.
 inline void project(const Reader& reader, const float* features, int64_t count, int64_t types, float* logits) {
     const Product& vocabulary = *reader.vocabulary;
+    features = projected(reader, features, count);
     if (!reader.shortlist) return must(aggdec_product(&vocabulary, features, count, logits, reader.step->threads));
     float* listed = scratch<float, Scratch::LISTED_LOGITS>(count * vocabulary.outputs);
     must(aggdec_product(&vocabulary, features, count, listed, reader.step->threads));

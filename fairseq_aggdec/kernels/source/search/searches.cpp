@@ -23,6 +23,19 @@ struct FoundView {
     double drafting;
 };
 
+// What became of a window: see Verdict.
+struct VerdictView {
+    int64_t count, places, gains, calls, channels, types;
+    const int64_t *rows, *widths, *accepted, *emitted, *tokens, *parents, *where, *gained;
+    const void *scores, *features, *logits;
+};
+
+// A drafter that is a model: see ModelDrafter. learned: (numbers).
+struct ModelView {
+    int64_t wanted, broken, numbers;
+    const void* learned;
+};
+
 // The tree of a sentence of beam search: see BeamTree and SentenceSearch.
 struct TreeView {
     int64_t nodes, steps, endings, calls, depth, done;
@@ -46,10 +59,30 @@ Search* made(const F& make) noexcept {
 
 std::unique_ptr<Drafter> drafter_of(const GreedyOptions& options) {
     if (options.copies) return std::make_unique<Copies>(*options.copies, options.sentences);
+    if (options.slots) return std::make_unique<SlotDrafter>(*options.slots, options.sentences);
+    if (options.heads) return std::make_unique<HeadDrafter>(*options.heads, options.sentences);
+    if (options.outside) return std::make_unique<Outside>();
     return nullptr;
 }
 
 BeamSearch& beam(Search* search) { return *static_cast<BeamSearch*>(search); }
+GreedySearch& greedy(Search* search) { return *static_cast<GreedySearch*>(search); }
+
+// A draft for the rows of a batch, as Python proposes it: false where it is none.
+bool read_draft(const GreedySearch& search, const int64_t* counts, const int64_t* tokens, const int64_t* parents,
+                Draft& draft) {
+    const size_t rows = search.batch().rows.size();
+    draft.counts.assign(counts, counts + rows);
+    for (const int64_t count : draft.counts)
+        for (int64_t n = 0; n < count; ++n, ++tokens) {
+            if (*tokens < 0 || *tokens >= search.types()) return false;
+            draft.tokens.push_back(*tokens);
+            if (!parents) continue;
+            if (*parents < 0 || *parents > n) return false;
+            draft.parents.push_back(*parents++);
+        }
+    return true;
+}
 
 }  // namespace
 
@@ -122,6 +155,35 @@ int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
 // Why it came back, see loop.h; where the decoder needs more room, aggdec_search_ask says how much.
 int64_t aggdec_search_run(Search* search, const Reader* readers, const Reading* how) {
     return tried([&] { return run(*search, readers, *how); });
+}
+
+// Of greedy search: the verdict about each window is kept from now on.
+void aggdec_greedy_watch(Search* search) { greedy(search).watched = true; }
+
+int64_t aggdec_greedy_verdict(Search* search, VerdictView* view) {
+    const Verdict& told = greedy(search).verdict();
+    *view = {static_cast<int64_t>(told.rows.size()), static_cast<int64_t>(told.tokens.size()),
+             static_cast<int64_t>(told.gained.size()), search->found.calls, greedy(search).channels(), greedy(search).types(), told.rows.data(), told.widths.data(), told.accepted.data(),
+             told.emitted.data(), told.tokens.data(), told.parents.empty() ? nullptr : told.parents.data(),
+             told.places.data(), told.gained.data(), told.scores.data(), told.features, told.logits};
+    return 0;
+}
+
+// What Python drafts for the next window: tokens of each row that has not ended, of all rows; parents as in Draft, or
+// null. 1: a token or a parent is none.
+int64_t aggdec_greedy_propose(Search* search, const int64_t* counts, const int64_t* tokens, const int64_t* parents) {
+    return tried([&] {
+        Draft draft;
+        if (!read_draft(greedy(search), counts, tokens, parents, draft)) return int64_t{1};
+        static_cast<Outside*>(greedy(search).drafter())->answer(std::move(draft));
+        return int64_t{0};
+    });
+}
+
+// Where a model drafts: see ModelDrafter.
+void aggdec_greedy_model(Search* search, ModelView* view) {
+    const auto& drafter = *static_cast<ModelDrafter*>(greedy(search).drafter());
+    *view = {drafter.wanted, drafter.broken, static_cast<int64_t>(drafter.learned.size()), drafter.learned.data()};
 }
 
 int64_t aggdec_search_found(Search* search, FoundView* view) {

@@ -1,0 +1,296 @@
+// Drafters that are models: the slots of a non-autoregressive drafter, and the block heads of the verifier.
+//
+// fairseq_aggdec/drafters/nar.py and blockwise_heads.py do the same in Python.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "../failures.h"
+#include "../structs.h"
+#include "draft_budget.h"
+#include "drafter.h"
+#include "loop.h"
+
+extern "C" {
+int64_t aggdec_grow(const Proposer* proposer, const Slots* slots);
+int64_t aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows, int64_t wanted, float* out,
+                     int64_t threads);
+}
+
+// What all of them have. The caller keeps it, and changes it where `draft` has given false.
+struct ModelOptions {
+    const Layer* layers;        // of the drafter, or those behind heads; null: there are none
+    const Shape* shape;
+    Step* step;                 // what is seen beside a window is there
+    int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
+    int64_t ready;              // whether the drafter has read the sources
+    const Proposer* proposer;
+    DraftBudget* budget;
+    int64_t channels, eos, threads;
+    int64_t learning;  // of how many slots the features are kept, to learn from
+};
+
+// A drafter of B sentences with slots.
+struct SlotOptions {
+    ModelOptions model;
+    int64_t longest;        // output that the drafter reads, -1: it cannot read the sources
+    int64_t shift, causal;  // slots predict the next token; prefixes are read once
+};
+
+// Block heads.
+struct HeadOptions {
+    ModelOptions model;
+    const Heads* heads;
+    const float* opening;  // (C), features before an output begins; null: there are none
+};
+
+namespace {
+
+class ModelDrafter : public Drafter {
+  public:
+    explicit ModelDrafter(const ModelOptions& options) : options_(options), plan_(*options.budget) {}
+
+    bool draft(const Written& batch, Draft& draft) override {
+        const int64_t size = plan_.size(static_cast<int64_t>(batch.rows.size()));
+        plan_rows(batch, broken ? 0 : size);
+        if (std::all_of(room_.begin(), room_.end(), [](int64_t room) { return room <= 0; })) {
+            draft.counts.assign(batch.rows.size(), 0);
+            return true;
+        }
+        const int64_t slots = plan_.slots(size);
+        if (!read_slots(batch, slots)) return false;
+        keep_features(slots);
+        if (broken) {
+            draft.counts.assign(batch.rows.size(), 0);
+            return true;
+        }
+        grow(batch, slots, draft);
+        return true;
+    }
+
+    void observe(const Written&, const Outcome& outcome) override {
+        int64_t drafted = 0, emitted = 0;
+        for (int64_t i = 0; i < outcome.rows; ++i) drafted += outcome.drafted[i], emitted += outcome.emitted[i];
+        plan_.observe(outcome.rows, drafted, emitted);
+    }
+
+    int64_t wanted = 0;          // places of a row, where there was too little room
+    bool broken = false;         // features are no finite numbers: nothing is drafted any more
+    std::vector<float> learned;  // (N, C), features to learn from
+
+  protected:
+    // Fills rows_, those that are read, and room_, the slots that may be filled behind each.
+    virtual void plan_rows(const Written& batch, int64_t size) = 0;
+
+    // Fills features_ (rows_, slots, C) behind the rows; false: there is too little room, or sources are not read.
+    virtual bool read_slots(const Written& batch, int64_t slots) = 0;
+
+    const ModelOptions& options_;
+    DraftPlan plan_;
+    std::vector<int64_t> rows_, room_, last_;
+    std::vector<float> features_;
+
+  private:
+    // Slots of a draft that are learned from: most trees do not reach further.
+    static constexpr int64_t FIRST_SLOTS = 5;
+
+    void keep_features(int64_t slots) {
+        const int64_t channels = options_.channels;
+        const size_t size = rows_.size() * slots * channels;
+        float sum = 0.0f;  // NaN where one of them is no finite number
+        for (size_t i = 0; i < size; ++i) sum += 0.0f * features_[i];
+        broken = sum != sum;
+        const int64_t each = std::min(slots, FIRST_SLOTS) * channels;
+        if (static_cast<int64_t>(learned.size()) >= options_.learning * channels) return;
+        for (size_t i = 0; i < rows_.size(); ++i) {
+            const float* own = features_.data() + i * slots * channels;
+            learned.insert(learned.end(), own, own + each);
+        }
+    }
+
+    void grow(const Written& batch, int64_t slots, Draft& draft) {
+        const DraftBudget& budget = plan_.budget();
+        const auto rows = static_cast<int64_t>(rows_.size());
+        last_.clear();
+        for (const int64_t row : rows_) last_.push_back(batch.tokens[row].back());
+        slopes_.assign(slots, 1.0f), shifts_.assign(slots, 0.0f);
+        tokens_.resize(rows * budget.nodes), parents_.resize(rows * budget.nodes);
+        chances_.resize(rows * budget.nodes), counts_.resize(rows);
+        const Slots call{rows, slots, options_.threads, features_.data(), last_.data(), room_.data(), slopes_.data(),
+                         shifts_.data(), budget.nodes, options_.eos, budget.branches,
+                         plan_.fixed_cost(static_cast<int64_t>(batch.rows.size())), tokens_.data(), parents_.data(),
+                         chances_.data(), counts_.data()};
+        must(aggdec_grow(options_.proposer, &call));
+        int64_t deepest = 0, read = 0;
+        for (const int64_t row : batch.rows) {
+            const bool has = read < rows && rows_[read] == row;
+            const int64_t count = has ? counts_[read] : 0;
+            const int64_t* own = parents_.data() + read * budget.nodes;
+            draft.counts.push_back(count);
+            depths_.assign(1, 0);
+            for (int64_t n = 0; n < count; ++n) {
+                draft.tokens.push_back(tokens_[read * budget.nodes + n]);
+                if (budget.branches) draft.parents.push_back(own[n]);
+                depths_.push_back(depths_[own[n]] + 1);
+                deepest = std::max(deepest, depths_.back());
+            }
+            read += has;
+        }
+        plan_.reached(deepest);
+    }
+
+    std::vector<int64_t> tokens_, parents_, counts_, depths_;
+    std::vector<double> chances_;
+    std::vector<float> slopes_, shifts_;
+};
+
+// The slots of a drafter behind what is committed: its window is what was committed since the last draft, and the slots.
+class SlotDrafter final : public ModelDrafter {
+  public:
+    SlotDrafter(const SlotOptions& options, int64_t rows)
+        : ModelDrafter(options.model), slots_(options), cached_(rows, 0) {}
+
+  protected:
+    void plan_rows(const Written& batch, int64_t size) override {
+        rows_.clear(), room_.clear();
+        for (const int64_t row : batch.rows) {
+            if (batch.position(row) > slots_.longest) continue;
+            rows_.push_back(row);
+            room_.push_back(std::min(size, batch.room(row)));
+        }
+    }
+
+    bool read_slots(const Written& batch, int64_t slots) override {
+        write_window(batch, slots);
+        wanted = end_;
+        if (!options_.ready || end_ > options_.places || (options_.positions && end_ > options_.positions))
+            return false;
+        Step& step = *options_.step;
+        step.rows = static_cast<int64_t>(starts_.size());
+        step.starts = starts_.data(), step.widths = widths_.data(), step.blocks = blocks_.data();
+        step.tokens = window_.data(), step.depths = nullptr;
+        step.mask = nullptr, step.seen = nullptr;
+        step.causal = 1, step.wanted = slots, step.end = end_, step.threads = options_.threads;
+        features_.resize(std::max(features_.size(), rows_.size() * slots * options_.channels));
+        must(aggdec_decode(options_.layers, options_.shape, &step, features_.data()));
+        if (slots_.causal)
+            for (const int64_t row : rows_) cached_[row] = batch.position(row);
+        return true;
+    }
+
+  private:
+    static constexpr int64_t MASK_SLOT = -1;  // as Shape has it
+
+    void write_window(const Written& batch, int64_t slots) {
+        const auto all = cached_.size();
+        starts_.assign(all, 0), widths_.assign(all, 0), blocks_.assign(all, 0);
+        window_.clear();
+        end_ = 0;
+        for (const int64_t row : rows_) {
+            const std::vector<int64_t>& tokens = batch.tokens[row];
+            const int64_t length = batch.position(row), start = std::min(cached_[row], length);
+            starts_[row] = start;
+            // With a shift </s> stands in the place of the start symbol, else nothing does.
+            for (int64_t at = start; at < length + slots_.shift; ++at)
+                window_.push_back(slots_.shift ? (at ? tokens[at] : options_.eos) : tokens[at + 1]);
+            window_.insert(window_.end(), slots - slots_.shift, MASK_SLOT);
+            widths_[row] = length - start + slots;
+            if (slots_.causal) blocks_[row] = length - start;
+            end_ = std::max(end_, start + widths_[row]);
+        }
+    }
+
+    const SlotOptions& slots_;
+    std::vector<int64_t> cached_;  // of each sentence, tokens whose keys and values stand in the cache for good
+    std::vector<int64_t> starts_, widths_, blocks_, window_;
+    int64_t end_ = 0;
+};
+
+// Heads 2 to k of the verifier, from its features of the place that a row's last token comes from.
+class HeadDrafter final : public ModelDrafter {
+  public:
+    HeadDrafter(const HeadOptions& options, int64_t rows)
+        : ModelDrafter(options.model), heads_(options), sentences_(rows), known_(options.opening != nullptr),
+          read_(rows * options.model.channels) {
+        for (int64_t row = 0; row < rows && known_; ++row) read(row, options.opening);
+    }
+
+    bool reads_features() const override { return true; }
+
+    void read(int64_t row, const float* features) override {
+        std::copy_n(features, options_.channels, read_.data() + row * options_.channels);
+        known_ = true;
+    }
+
+  protected:
+    void plan_rows(const Written& batch, int64_t size) override {
+        rows_ = batch.rows;
+        room_.clear();
+        for (const int64_t row : rows_) room_.push_back(known_ ? std::min(size, batch.room(row)) : 0);
+    }
+
+    bool read_slots(const Written& batch, int64_t slots) override {
+        if (!options_.ready) return false;
+        const int64_t channels = options_.channels;
+        const auto rows = static_cast<int64_t>(rows_.size());
+        given_.clear(), chosen_.clear();
+        for (const int64_t row : rows_) {
+            given_.insert(given_.end(), read_.begin() + row * channels, read_.begin() + (row + 1) * channels);
+            chosen_.push_back(batch.tokens[row].back());
+        }
+        features_.resize(std::max<size_t>(features_.size(), rows * slots * channels));
+        must(aggdec_heads(heads_.heads, given_.data(), chosen_.data(), rows, slots, features_.data(), options_.threads));
+        if (options_.layers) run_layers(slots);
+        return true;
+    }
+
+  private:
+    // The layers that heads pass through, as if they were a sentence of `slots` tokens.
+    void run_layers(int64_t slots) {
+        Step& step = *options_.step;
+        starts_.assign(sentences_, 0), widths_.assign(sentences_, 0);
+        for (const int64_t row : rows_) widths_[row] = slots;
+        step.cache_row = slots * 2 * options_.channels;
+        step.cache_layer = sentences_ * step.cache_row;
+        cache_.resize(std::max<size_t>(cache_.size(), options_.shape->layers * step.cache_layer));
+        step.cache = cache_.data();
+        step.rows = sentences_, step.starts = starts_.data(), step.widths = widths_.data();
+        step.tokens = step.depths = step.blocks = nullptr;
+        step.positions = nullptr, step.mask = nullptr, step.seen = nullptr;
+        step.causal = 1, step.wanted = 0, step.end = slots, step.threads = options_.threads;
+        must(aggdec_decode(options_.layers, options_.shape, &step, features_.data()));
+    }
+
+    const HeadOptions& heads_;
+    const int64_t sentences_;
+    bool known_;               // features are known
+    std::vector<float> read_;  // (B, C)
+    std::vector<float> given_, cache_;
+    std::vector<int64_t> chosen_, starts_, widths_;
+};
+
+// Whatever Python proposes.
+class Outside final : public Drafter {
+  public:
+    bool draft(const Written&, Draft& draft) override {
+        if (!answered_) return false;
+        answered_ = false;
+        draft = std::move(given_);
+        return true;
+    }
+
+    void answer(Draft draft) {
+        given_ = std::move(draft);
+        answered_ = true;
+    }
+
+  private:
+    Draft given_;
+    bool answered_ = false;
+};
+
+}  // namespace

@@ -1,0 +1,138 @@
+"""A drafter in Python beside a greedy search of the compiled library: one call of Python for each iteration."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.search.compiled.searches import WholeSearch, address, numbers
+from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.windows.transfer import int64_array
+from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.window import DecoderOutput, Window
+
+OnIteration = Callable[[Verdict, DecodeState], None]
+
+
+class Follower:
+    """Keeps the rows of a batch as the search in the library has them, and tells drafter and watch of every iteration.
+
+    Args:
+        search: of the batch.
+        state: of the batch, which has just begun.
+        drafter: hears what became of drafts; None: it drafts in the library.
+        watch: is called after each iteration, while ``state`` still has all rows that were verified; None: nobody asks.
+    """
+
+    def __init__(
+        self,
+        search: WholeSearch,
+        state: DecodeState,
+        drafter: Drafter | None = None,
+        watch: OnIteration | None = None,
+    ):
+        self.search, self.state, self.drafter, self.watch = search, state, drafter, watch
+        self.calls = 0
+        self.seconds = 0.0
+        own = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
+        observed = own or "observe" in vars(drafter or state)
+        self.told = drafter if observed else None
+        search.library.aggdec_greedy_watch(search.handle)
+
+    def follow(self) -> None:
+        """Takes up what became of the last window, once."""
+        view = self.search.verdict()
+        if view.calls == self.calls:
+            return
+        self.calls, state = view.calls, self.state
+        rows = state.rows
+        emitted = split(numbers(view.gained, view.gains), numbers(view.emitted, view.count))
+        if self.told is not None or self.watch is not None or rows[0].history is not None:
+            verdict = self._verdict(view, emitted)
+        else:
+            verdict = None
+        for place, (row, gained) in enumerate(zip(rows, emitted, strict=True)):
+            if row.history is not None:
+                assert verdict is not None
+                row.history.append(row.tokens[1:] + verdict.window.drafted_paths()[place])
+            row.tokens.extend(gained)
+            row.iterations += 1
+        if verdict is not None and self.told is not None:
+            self.told.observe(verdict, state)
+        if verdict is not None and self.watch is not None:
+            self.watch(verdict, state)
+        keep = [place for place, row in enumerate(rows) if row.tokens[-1] != state.eos]
+        if len(keep) < len(rows):
+            state.finished.extend(row for row in rows if row.tokens[-1] == state.eos)
+            state.rows = [rows[place] for place in keep]
+            if keep and self.drafter is not None:
+                self.drafter.keep_rows(keep)
+
+    def draft(self) -> None:
+        """Has the drafter draft for the rows that are left.
+
+        Raises:
+            ValueError: what it drafts is no draft.
+        """
+        assert self.drafter is not None
+        self.follow()
+        draft = self.drafter.draft(self.state)
+        tokens = draft.rows()
+        lengths = [len(row) for row in tokens]
+        parents = draft.all_parents() if draft.branches else []
+        if len(lengths) == len(self.state.rows):
+            flat = (itertools.chain.from_iterable(rows) for rows in (tokens, parents))
+            given = [int64_array(list(part)) for part in (lengths, *flat)]
+            at = [address(part) if part else None for part in given]
+            if not self.search.library.aggdec_greedy_propose(self.search.handle, *at):
+                return
+        raise ValueError(_mistake(self.drafter, draft, len(self.state.rows)))
+
+    def _verdict(self, view: Any, emitted: list[list[int]]) -> Verdict:
+        state, widths = self.state, numbers(view.widths, view.count)
+        tokens, accepted = numbers(view.tokens, view.places), numbers(view.accepted, view.count)
+        starts = [row.position for row in state.rows]
+        window: Window
+        paths = None
+        if view.parents:
+            parents = [row[1:] for row in split(numbers(view.parents, view.places), widths)]
+            window = DraftedTree(split(tokens, widths), parents, starts, state.device)
+            paths = split(numbers(view.where, view.gains), list(map(len, emitted)))
+        else:
+            window = Window(tokens, starts, widths, device=state.device)
+        drafted = [width - 1 for width in widths]
+        scores = _floats(view.scores, view.gains)
+        output = None
+        if view.logits and view.features:
+            features = _floats(view.features, view.places * view.channels)
+            logits = _floats(view.logits, view.places * view.types)
+            output = DecoderOutput(logits.view(view.places, -1), [features.view(view.places, -1)])
+        return Verdict(window, drafted, accepted, emitted, paths, scores, output)
+
+
+def split(flat: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """The numbers of each row, which follow one another."""
+    each = iter(flat)
+    return [list(itertools.islice(each, length)) for length in lengths]
+
+
+def _floats(at: int, count: int) -> Tensor:
+    """Numbers of the library's memory, valid until the search goes on."""
+    if not count:
+        return torch.empty(0)
+    memory = (ctypes.c_float * count).from_address(at)
+    return torch.frombuffer(memory, dtype=torch.float32)
+
+
+def _mistake(drafter: Drafter, draft: Draft, rows: int) -> str:
+    name = type(drafter).__name__
+    if len(draft.lengths) != rows:
+        return f"{name}.draft() gives tokens for {len(draft.lengths)} rows, there are {rows}"
+    return f"{name}.draft() gives a token that is not in the dictionary, or a parent that does not come before it"
