@@ -100,7 +100,8 @@ def of_machine() -> Lines:
     for name, flag in (("VNNI", "avx512_vnni"), ("AMX", "amx_tile")):
         yield name, "yes" if {flag, flag.replace("512", "")} & flags else "no"
     reason = against_bfloat16()
-    ours = "compiled kernels, faster than fp32 one sentence at a time, not in large batches"
+    ours = "compiled kernels, faster than fp32 one sentence at a time"
+    ours += " and in batches" if "amx_bf16" in flags else ", not in large batches"
     theirs = f"likely slower than fp32: {reason}" if reason else "this processor multiplies it"
     yield "bf16", ours if multiplies_bf16() else theirs
     yield "kernels", of_kernels()

@@ -47,11 +47,12 @@ def sentence(machine: dict[str, object]) -> str:
 
 
 def _processor() -> str:
-    """Model name and the vector instructions that matter, as far as the system tells."""
+    """Model name and the instructions for vectors and matrices that matter, as far as the system tells."""
     fields, flags = _cpuinfo(), processor_flags()
     if not fields:
         return platform.processor() or platform.machine()
     vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    vectors += ", AMX" if "amx_tile" in flags else ""
     return f"{fields.get('model name', platform.machine())} ({vectors})"
 
 

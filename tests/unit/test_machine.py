@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from fairseq_aggdec.records import machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,20 @@ def test_the_description_says_what_was_used() -> None:
     found = machine.describe()
     assert found["cores"] and found["processor"]
     assert str(ROOT) not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ("sse2 avx2 avx512f amx_tile amx_bf16", "Xeon (AVX-512, AMX)"),
+        ("avx2 avx512f", "Xeon (AVX-512)"),
+        ("avx2", "Xeon (AVX2)"),
+        ("sse2", "Xeon (no AVX2)"),
+    ],
+)
+def test_instructions_are_named(flags: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_cpuinfo", lambda: {"model name": "Xeon", "flags": flags})
+    assert machine.describe()["processor"] == shown
 
 
 def test_a_tree_with_changes_is_said_to_have_them() -> None:
