@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 from starlette.routing import BaseRoute
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.serve import running
-from fairseq_aggdec.serve.app import Service, ServiceSettings
+from fairseq_aggdec.serve.app import Service
+from fairseq_aggdec.serve.limits import ServiceSettings
 from tests.random_models import WORDS
 from tests.support import generation_options, make_model, make_task, random_sources
 
@@ -65,7 +65,7 @@ def live(
     """A client of a service that listens; ``routes`` are added to its own."""
     service = Service(translator, ServiceSettings(**settings))
     service.app.router.routes.extend(routes)
-    server = uvicorn.Server(running.config(service))
+    server = running.Server(service)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.languages import Languages
+from fairseq_aggdec.options.stopping import check
 
 
 def score_batch(
@@ -62,6 +63,7 @@ def add_attention(
 ) -> None:
     """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass."""
     for rank in range(max(map(len, found), default=0)):
+        check()
         rows = [row for row, ranked in enumerate(found) if rank < len(ranked)]
         inputs = {
             name: value[rows] if isinstance(value, Tensor) else value

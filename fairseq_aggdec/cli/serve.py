@@ -14,6 +14,7 @@ import argparse
 import ast
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,24 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-wait-ms", type=wait, default=5.0, help=waiting)
     add("--max-queue", type=count, default=1024, help="sentences that may wait (default: 1024)")
     add("--max-bytes", type=count, default=1 << 20, help="of a request (default: %(default)s)")
+    most = "that a request may ask for (default: "
+    add("--max-beam", type=count, help=f"widest beam {most}32, less with a small --max-batch)")
+    longest = f"tokens of the longest output {most}that of the service's own options)"
+    add("--max-len", type=count, help=longest)
+    work = "sentences x beam x longest output of a request (default: as --max-queue sentences with the service's own "
+    work += "options)"
+    add("--max-work", type=count, help=work)
+    add(
+        "--max-attention",
+        type=number(0),
+        default=1_000_000,
+        help=f"numbers of the attention {most}%(default)s)",
+    )
     add(
         "--timeout",
         type=number(0, kind=float, above=True),
         default=60.0,
-        help="seconds until an answer (default: 60)",
+        help="seconds of every phase of a request: its headers, its body, its answer, reading it (default: 60)",
     )
     add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
     return parser
@@ -104,7 +118,8 @@ def main(given: Sequence[str] | None = None) -> None:
         raise SystemExit(
             f"error: aggdec serve needs more packages: pip install {' '.join(missing)}"
         )
-    from fairseq_aggdec.serve.app import Service, ServiceSettings
+    from fairseq_aggdec.serve.app import Service
+    from fairseq_aggdec.serve.limits import ServiceSettings
     from fairseq_aggdec.serve.running import run
 
     try:
@@ -118,7 +133,11 @@ def main(given: Sequence[str] | None = None) -> None:
         )
     except (TypeError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
-    settings = ServiceSettings(
-        args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys
-    )
-    run(Service(translator, settings), args.host, args.port)
+    wanted: dict[str, Any] = {
+        one.name: getattr(args, one.name, keys) for one in fields(ServiceSettings)
+    }
+    try:
+        service = Service(translator, ServiceSettings(**wanted))
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    run(service, args.host, args.port)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -23,13 +22,15 @@ from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.serve import libre, page
 from fairseq_aggdec.serve.batching import Batcher, WaitingJob
+from fairseq_aggdec.serve.bodies import fields, flag, texts
 from fairseq_aggdec.serve.guard import HANDLERS, ClientGone, Guard, Metrics, Refused, check_key
+from fairseq_aggdec.serve.limits import TOKENS, RequestLimits, ServiceSettings, Size
 
 T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.
 OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
 SCORING = ("sentences", "targets", "attention", "source_lang", "target_lang", "api_key")
-MAX_FIELDS = 1000  # of a form
+READ = 32  # sentences that are read at a time, between those of other requests
 BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src data:; "
@@ -38,32 +39,18 @@ SECURITY = {
 }
 
 
-@dataclass(frozen=True)
-class ServiceSettings:
-    """Of one service.
-
-    Attributes:
-        max_batch: sentences decoded together. max_wait_ms: milliseconds that the first of them waits for others.
-        max_queue: sentences that may wait. max_bytes: of a request.
-        timeout: seconds until a request that was not answered gets 504.
-        keys: of which a request must have one; none: all may ask.
-    """
-
-    max_batch: int = 32
-    max_wait_ms: float = 5.0
-    max_queue: int = 1024
-    max_bytes: int = 1 << 20
-    timeout: float = 60.0
-    keys: Sequence[str] = ()
-
-
 class Service:
-    """One translator for any number of clients; ``app`` is the ASGI application."""
+    """One translator for any number of clients; ``app`` is the ASGI application.
+
+    Raises:
+        ValueError: a limit that the translator's own options exceed.
+    """
 
     batcher: Batcher
 
     def __init__(self, translator: Translator, settings: ServiceSettings | None = None):
         self.translator, self.settings = translator, settings or ServiceSettings()
+        self.limits = RequestLimits(translator.own, translator.longest, self.settings)
         self.metrics = Metrics()
         self.metrics.waiting.set_function(lambda: len(self.batcher))
         routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
@@ -86,14 +73,15 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Decodes as long as the application runs."""
-        own, wait = self.settings, self.settings.max_wait_ms / 1000
-        told = self.metrics.decoded
-        self.batcher = Batcher(self.translator, own.max_batch, wait, own.max_queue, told)
+        wait, told = self.settings.max_wait_ms / 1000, self.metrics.decoded
+        self.batcher = Batcher(self.translator, self.limits, wait, told)
+        self.reader = ThreadPoolExecutor(1, "reading")
         running = asyncio.create_task(self.batcher.run())
         yield
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+        self.reader.shutdown(cancel_futures=True)
 
     async def page(self, request: Request) -> Response:
         text = page.whole(self.translator, bool(self.settings.keys))
@@ -115,7 +103,9 @@ class Service:
         asked = libre.read(await self.fields(request), own.languages, own.language_support.all)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
-        jobs = [WaitingJob(line, options) for line in asked.lines if line.strip()]
+        lines = [line for line in asked.lines if line.strip()]
+        self.limits.refuse_too_many(len(lines))
+        jobs = [WaitingJob(line, options) for line in lines]
         found = await self.answers(request, jobs)
         return JSONResponse(asked.answer([[one.text for one in ranked] for ranked in found]))
 
@@ -124,6 +114,7 @@ class Service:
         body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentences = texts(body, "sentences")
+        self.limits.refuse_too_many(len(sentences))
         unknown = [name for name in body if name not in (*OPTIONS, *BESIDE)]
         if unknown:
             raise Refused(400, f"there is no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
@@ -140,9 +131,8 @@ class Service:
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
         if streams:
-            return self.events(request, jobs)
-        found = await self.answers(request, jobs)
-        return JSONResponse(hypotheses(found))
+            return await self.events(request, jobs)
+        return await rendered(await self.answers(request, jobs))
 
     async def score(
         self, request: Request, body: dict[str, Any], sentences: Sequence[str]
@@ -152,31 +142,40 @@ class Service:
             raise Refused(
                 400, f"{beside[0]} does not go with targets, which are scored as they are"
             )
-        targets, size = texts(body, "targets"), self.settings.max_batch
+        targets = texts(body, "targets")
         given = {name: body.get(name) for name in ("source_lang", "target_lang")}
         call = or_refuse(Call.of, given | {"attention": flag(body, "attention")})
         or_refuse(self.translator.language_support.check, call)
         if len(targets) != len(sentences):
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
-        self.batcher.refuse_too_many(len(sentences))
-        for number, target in enumerate(targets):
-            or_refuse(self.translator.encode_target, target, number, call.target_lang)
-        self.check(sentences, [call.source_lang] * len(sentences))
+        read = await self.read(self.translator.encode, sentences, call.source_lang)
+        written = await self.read(self.translator.encode_target, targets, call.target_lang)
+        longest = max(*read, *written)
         # One job a batch: others get their turn between two of them, and a timeout drops the rest.
-        parts = [slice(first, first + size) for first in range(0, len(sentences), size)]
-        score = self.translator.score
-        options = call.attention, call.source_lang, call.target_lang
-        works = [partial(score, sentences[one], targets[one], size, *options) for one in parts]
-        found = await self.answers(request, [WaitingJob(work=work) for work in works])
-        return JSONResponse(hypotheses([[one] for part in found for one in part]))
+        size = max(1, min(self.settings.max_batch, self.settings.max_batch * TOKENS // longest))
+        score, options = self.translator.score, (call.attention, call.source_lang, call.target_lang)
+        jobs = []
+        for first in range(0, len(sentences), size):
+            one = slice(first, first + size)
+            pairs = list(zip(read[one], written[one], strict=True))
+            shown = sum(source * target for source, target in pairs) if call.attention else 0
+            jobs.append(
+                WaitingJob(
+                    work=partial(score, sentences[one], targets[one], size, *options),
+                    size=Size(1, longest, sum(written[one]), shown),
+                )
+            )
+        found = await self.answers(request, jobs)
+        return await rendered([[one] for part in found for one in part])
 
     async def trace(self, request: Request) -> Response:
         """How one sentence was decoded, as parts of a page."""
         body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentence = " ".join(texts(body, "sentences")).strip()
-        self.check([sentence], [None])
-        job = WaitingJob(work=partial(page.traced, self.translator, sentence))
+        (source,) = await self.read(self.translator.encode, [sentence], None)
+        traced = partial(page.traced, self.translator, sentence)
+        job = WaitingJob(work=traced, size=self.limits.size({}, source))
         (found,) = await self.answers(request, [job])
         return JSONResponse(found)
 
@@ -194,22 +193,38 @@ class Service:
         """Options of a call, if the translator can honour them; else ``Refused`` (400)."""
         call = or_refuse(Call.of, options)
         or_refuse(self.translator.check, call)
-        or_refuse(self.batcher.check_beam, call.beam)
+        or_refuse(self.limits.check, call)
         return options
 
-    def check(self, sentences: Sequence[str], languages: Sequence[str | None]) -> None:
-        """Raises ``Refused`` (400) for a sentence that is too long; ``languages``: of each, None: the usual one."""
-        for number, (sentence, language) in enumerate(zip(sentences, languages, strict=True)):
-            or_refuse(self.translator.encode, sentence, number, language)
+    async def read(
+        self, encode: Callable[..., Any], given: Sequence[str], language: str | None
+    ) -> list[int]:
+        """The tokens of each text, counted beside the event loop; ``Refused`` (400) for one that is too long."""
 
-    def submit(self, jobs: Sequence[WaitingJob]) -> None:
+        def counted(first: int) -> list[int]:
+            some = enumerate(given[first : first + READ], first)
+            return [len(or_refuse(encode, text, number, language)) for number, text in some]
+
+        loop, found = asyncio.get_running_loop(), list[int]()
+        for first in range(0, len(given), READ):
+            found += await loop.run_in_executor(self.reader, counted, first)
+        return found
+
+    async def submit(self, jobs: Sequence[WaitingJob]) -> None:
+        """Puts the sentences of a request into the queue, if they are not too long, too many or too much work."""
         own = [job for job in jobs if job.work is None]
-        self.check([job.sentence for job in own], [job.options.get("source_lang") for job in own])
+        if own:
+            language = own[0].options.get("source_lang")  # that of all
+            lengths = await self.read(
+                self.translator.encode, [job.sentence for job in own], language
+            )
+            for job, length in zip(own, lengths, strict=True):
+                job.size = self.limits.size(job.options, length)
         self.batcher.submit(jobs)
 
     async def answers(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
         """What becomes of jobs. They are dropped when the client goes, or when it takes too long (504)."""
-        self.submit(jobs)
+        await self.submit(jobs)
         return await self.waited(request, jobs)
 
     async def waited(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
@@ -223,7 +238,7 @@ class Service:
             for job in jobs:
                 job.answer.cancel()
 
-    def events(self, request: Request, jobs: Sequence[WaitingJob]) -> Response:
+    async def events(self, request: Request, jobs: Sequence[WaitingJob]) -> Response:
         """Server-sent events: ``tokens`` whenever some are certain, at the end ``done`` or ``error``."""
         loop, said = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
 
@@ -236,7 +251,7 @@ class Service:
 
         for number, job in enumerate(jobs):
             job.told = tell(number)
-        self.submit(jobs)
+        await self.submit(jobs)
 
         def ended(ending: asyncio.Task[list[Any]]) -> None:
             # Where nobody reads on, nobody asks for it.
@@ -249,7 +264,10 @@ class Service:
             try:
                 while (event := await said.get())[0] != "done":
                     yield _event(*event)
-                yield _event("done", hypotheses(await ending))
+                found = await ending
+                yield _event(
+                    "done", {"hypotheses": [[as_json(one) for one in ranked] for ranked in found]}
+                )
             except Refused as error:
                 yield _event("error", {"error": error.detail})
             except ClientGone:
@@ -290,68 +308,23 @@ async def _leaves(request: Request) -> None:
         pass
 
 
-async def fields(request: Request) -> dict[str, Any]:
-    """The body of a request, JSON or a form."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        form = await request.form()
-        return {name: value for name, value in form.items() if isinstance(value, str)}
-    given = await request.body()
-    # curl -d calls JSON a form as well, unless it is told otherwise.
-    as_form = kind == "application/x-www-form-urlencoded" and not given.lstrip().startswith(b"{")
-    try:
-        if as_form:
-            return urlencoded(given)
-        body = json.loads(given)
-    except (UnicodeDecodeError, ValueError, RecursionError):
-        raise Refused(400, "the body is no JSON") from None
-    if not isinstance(body, dict):
-        raise Refused(400, "the body is no JSON object")
-    return body
-
-
-def urlencoded(body: bytes) -> dict[str, Any]:
-    """The fields of a form in UTF-8, whose characters may also be there as they are, as ``curl -d`` sends them."""
-    try:
-        return dict(parse_qsl(body.decode(), True, errors="strict", max_num_fields=MAX_FIELDS))
-    except ValueError:
-        raise Refused(
-            400, f"the form is not in UTF-8, or has more than {MAX_FIELDS} fields"
-        ) from None
-
-
-def flag(body: dict[str, Any], name: str) -> bool:
-    """Whether a field is true; a word such as ``"false"`` is none of the two."""
-    value = body.get(name)
-    if value not in (None, True, False):
-        raise Refused(400, f"{name}: give true or false")
-    return bool(value)
-
-
-def texts(body: dict[str, Any], name: str, sentences: Sequence[str] | None = None) -> Sequence[str]:
-    """A string or a list of strings of a body; for ``sentences`` one string is for all, and nothing is ``""``."""
-    value = body.get(name)
-    if sentences is not None and (value is None or isinstance(value, str)):
-        value = [value or ""] * len(sentences)
-    value = [value] if isinstance(value, str) else value
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or not value:
-        raise Refused(400, f"{name}: give a string or a list of strings")
-    if any("\ud800" <= character <= "\udfff" for one in value for character in one):
-        raise Refused(400, f"{name}: there is half a surrogate pair in it")
-    if sentences is not None and len(value) != len(sentences):
-        raise Refused(400, f"{name}: {len(value)} of them for {len(sentences)} sentences")
-    return value
-
-
 def _event(name: str, told: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(told, ensure_ascii=False)}\n\n"
 
 
-def hypotheses(found: Sequence[Sequence[Hypothesis]]) -> dict[str, Any]:
-    """N-best lists as JSON."""
+def as_json(one: Hypothesis) -> dict[str, Any]:
+    """A hypothesis in the types of JSON."""
+    seen = {} if one.attention is None else {"attention": one.attention.tolist()}
+    return {name: value for name, value in vars(one).items() if name != "attention"} | seen
 
-    def as_json(one: Hypothesis) -> dict[str, Any]:
-        seen = {} if one.attention is None else {"attention": one.attention.tolist()}
-        return {name: value for name, value in vars(one).items() if name != "attention"} | seen
 
-    return {"hypotheses": [[as_json(one) for one in ranked] for ranked in found]}
+async def rendered(found: Sequence[Sequence[Hypothesis]]) -> Response:
+    """N-best lists as JSON, written hypothesis by hypothesis: other requests are served in between."""
+    lists = []
+    for ranked in found:
+        written = []
+        for one in ranked:
+            written.append(json.dumps(as_json(one), ensure_ascii=False, allow_nan=False))
+            await asyncio.sleep(0)
+        lists.append(f"[{','.join(written)}]")
+    return Response(f'{{"hypotheses":[{",".join(lists)}]}}', media_type="application/json")

@@ -14,12 +14,24 @@ from typing import Any
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.options.options import LengthError
+from fairseq_aggdec.options.stopping import Stopped, stoppable
 from fairseq_aggdec.serve.guard import Refused
+from fairseq_aggdec.serve.limits import RequestLimits, Size, largest
 
 logger = logging.getLogger(__name__)
 
+# A request that was decoded for a second stands in the queue as if it had come so many seconds later.
+BEHIND = 4.0
+
 # The new tokens of a sentence and the text of its output so far.
 OnTokens = Callable[[Sequence[str], str], None]
+
+
+@dataclass(eq=False)
+class Turn:
+    """Of one request among the others: those with the earliest ``due``, seconds of the monotonic clock, come first."""
+
+    due: float = field(default_factory=monotonic)
 
 
 @dataclass(eq=False)
@@ -32,6 +44,7 @@ class WaitingJob:
         draft: a text that its output may resemble.
         told: is called in the decoding thread when tokens are certain.
         work: what to do instead; its result is the job's.
+        size: of its work. turn: of its request.
         answer: the hypotheses, best first. A job whose answer was cancelled is dropped.
         arrived: seconds of the monotonic clock.
     """
@@ -41,6 +54,8 @@ class WaitingJob:
     draft: str = ""
     told: OnTokens | None = None
     work: Callable[[], Any] | None = None
+    size: Size = field(default_factory=Size)
+    turn: Turn = field(default_factory=Turn)
     answer: asyncio.Future[Any] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -56,7 +71,7 @@ class Batcher:
     """The queue of jobs and the thread that decodes them. All methods run in the event loop.
 
     Args:
-        max_batch: sentences decoded together at most. max_queue: sentences that may wait.
+        limits: of requests and batches. max_queue: sentences that may wait.
         max_wait: seconds that a sentence waits for others while nothing is decoded.
         decoded: is told of every batch how many sentences and tokens it had.
     """
@@ -64,15 +79,14 @@ class Batcher:
     def __init__(
         self,
         translator: Translator,
-        max_batch: int,
+        limits: RequestLimits,
         max_wait: float,
-        max_queue: int,
         decoded: Callable[[int, int], None] = lambda sentences, tokens: None,
     ):
-        self.translator, self.max_batch, self.max_wait = translator, max_batch, max_wait
-        self.max_queue, self.decoded = max_queue, decoded
-        # Of a batch at most, whatever beam its requests ask for: they bound its memory.
-        self.hypotheses = max_batch * translator.own.beam
+        self.translator, self.limits, self.max_wait = translator, limits, max_wait
+        self.max_batch, self.max_queue = limits.settings.max_batch, limits.settings.max_queue
+        self.decoded, self.ending = decoded, False
+        self.decoding: Sequence[WaitingJob] = []
         self.waiting: deque[WaitingJob] = deque()
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "decoding")
@@ -82,27 +96,28 @@ class Batcher:
         return sum(not job.answer.done() for job in self.waiting)
 
     def submit(self, jobs: Sequence[WaitingJob]) -> None:
-        """Puts jobs into the queue, all or none: Refused (413, 429) if they are more than it can hold ever, or now."""
-        self.refuse_too_many(len(jobs))
+        """Puts the jobs of a request into the queue, all or none.
+
+        ``Refused`` (413) if they are too many or too much work, 429 if they are too many now, 503 at the end.
+        """
+        self.limits.refuse_too_many(len(jobs))
+        self.limits.refuse_too_much([job.size for job in jobs])
+        if self.ending:
+            raise ending()
         if len(self) + len(jobs) > self.max_queue:
             raise Refused(429, "too many sentences are waiting: try again later")
+        turn = Turn()
+        for job in jobs:
+            job.turn = turn
         self.waiting.extend(jobs)
         self.arrived.set()
 
-    def refuse_too_many(self, sentences: int) -> None:
-        """Raises ``Refused`` (413) for more sentences than the queue can hold."""
-        if sentences > self.max_queue:
-            raise Refused(413, f"a request may have at most {self.max_queue} sentences")
-
-    def check_beam(self, beam: int | None) -> None:
-        """Raises ``ValueError`` for a beam that is wider than the hypotheses of a whole batch."""
-        if beam is not None and beam > self.hypotheses:
-            raise ValueError(f"beam={beam}: this service has a beam of at most {self.hypotheses}")
-
-    def size(self, job: WaitingJob) -> int:
-        """How many sentences like this one are decoded together: the fewer, the wider their beam."""
-        beam = job.options.get("beam") or self.translator.own.beam
-        return max(1, min(self.max_batch, self.hypotheses // beam))
+    def end(self) -> None:
+        """Refuses (503) all that has no answer yet."""
+        self.ending = True
+        for job in (*self.decoding, *self.waiting):
+            if not job.answer.done():
+                job.answer.set_exception(ending())
 
     async def run(self) -> None:
         """Decodes for ever; the task is cancelled when the service ends."""
@@ -112,6 +127,7 @@ class Batcher:
                 if batch := self._take():
                     await self._decode(batch)
         finally:
+            self.end()
             self.thread.shutdown(wait=True)
 
     async def _some(self) -> None:
@@ -133,35 +149,52 @@ class Batcher:
         self.waiting = deque(job for job in self.waiting if not job.answer.done())
 
     def _take(self) -> list[WaitingJob]:
-        """The first job and those behind it that may be decoded with it."""
+        """The first job of all turns and those behind it that may be decoded with it."""
         self._drop_cancelled()
         if not self.waiting:
             return []
-        kind, size = self.waiting[0].kind, self.size(self.waiting[0])
-        batch = [job for job in self.waiting if job.kind == kind][:size]
+        first, *others = sorted(self.waiting, key=lambda job: job.turn.due)
+        batch, kind, size = [first], first.kind, first.size
+        for job in others:
+            together = largest([size, job.size])
+            if job.kind == kind and self.limits.fits(len(batch) + 1, together):
+                batch.append(job)
+                size = together
         taken = set(map(id, batch))
         self.waiting = deque(job for job in self.waiting if id(job) not in taken)
         return batch
 
     async def _decode(self, batch: list[WaitingJob]) -> None:
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), monotonic()
+        self.decoding = batch
         try:
             answers = await loop.run_in_executor(self.thread, self._answers, batch)
+        except Stopped:  # nobody waits for any of its answers
+            return
         except Exception as error:
             logger.exception("a batch of %d sentences could not be decoded", len(batch))
             if len(batch) > 1:  # whichever it is, the others get their answers
                 for job in batch:
-                    await self._decode([job])
+                    if not job.answer.done():
+                        await self._decode([job])
                 return
             if not batch[0].answer.done():
                 batch[0].answer.set_exception(_told(error))
             return
+        finally:
+            self.decoding = []
+            for turn in {job.turn for job in batch}:
+                turn.due += BEHIND * (monotonic() - began)
         for job, answer in zip(batch, answers, strict=True):
             if not job.answer.done():
                 job.answer.set_result(answer)
 
     def _answers(self, batch: Sequence[WaitingJob]) -> list[Any]:
-        """Runs in the decoding thread."""
+        """Runs in the decoding thread, until nobody waits for an answer of the batch any more."""
+        with stoppable(lambda: all(job.answer.done() for job in batch)):
+            return self._decoded(batch)
+
+    def _decoded(self, batch: Sequence[WaitingJob]) -> list[Any]:
         if batch[0].work is not None:
             return [batch[0].work()]
         options = dict(batch[0].options)
@@ -180,6 +213,10 @@ class Batcher:
         )
         self.decoded(len(batch), sum(len(ranked[0].tokens) + 1 for ranked in found if ranked))
         return found
+
+
+def ending() -> Refused:
+    return Refused(503, "the service is ending: try again later")
 
 
 def _told(error: Exception) -> Exception:

@@ -24,7 +24,7 @@ class Refused(HTTPException):
         # It may quote a client's text with half a surrogate pair in it, which no answer can hold.
         message = message.encode("utf-8", "backslashreplace").decode()
         message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
-        super().__init__(status, message, {"Retry-After": "1"} if status == 429 else None)
+        super().__init__(status, message, {"Retry-After": "1"} if status in (429, 503) else None)
 
 
 class ClientGone(HTTPException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
 
 import h11
@@ -15,51 +16,85 @@ from fairseq_aggdec.serve.app import Service
 
 # Connections beside those of sentences that may wait: of probes, of pages that are open.
 BESIDE = 64
-# Seconds that one connection too many may take to ask; then it is told why it is closed.
+# Seconds that one connection too many may take to ask, and any that was refused to read why.
 SURPLUS_SECONDS = 1.0
+# Seconds that the rest of a body may take to come after the answer, which did not need it.
+LINGER_SECONDS = 2.0
+# A request may take the seconds of a phase three times: for its body, for its answer, for reading the answer.
+PHASES = 3
 
 
 class Connection(H11Protocol):
-    """HTTP on one connection: what uvicorn does, with a limit to connections and to the time of a request's headers.
+    """HTTP on one connection: what uvicorn does, with a limit to connections and to the time of every phase.
 
     What uvicorn refuses in plain text is refused in JSON.
 
     Attributes:
-        most: connections at a time. seconds: until the headers of a request are there.
+        most: connections at a time; those that are refused hold no place.
+        seconds: until the headers of a request are there, and until what was written is read.
     """
 
     most: int
     seconds: float
     _surplus = False
     _due: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _begun: object = None  # the request that was last seen
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._surplus = len(self.connections) > self.most
-        self._wait(SURPLUS_SECONDS if self._surplus else self.seconds)
+        transport.set_write_buffer_limits(high=0)  # whatever is not read yet pauses writing
+        admitted = sum(not one._surplus for one in self.connections if isinstance(one, Connection))
+        self._surplus = admitted > self.most
+        self._wait(SURPLUS_SECONDS if self._surplus else self.seconds, self._late)
 
     def data_received(self, data: bytes) -> None:
         if self._surplus:
             self._refuse(503, "too many connections: try again later")
             return
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._wait(None)
-        elif self._due is None:  # the beginning of the next request
-            self._wait(self.seconds)
+        self._enter_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._wait(LINGER_SECONDS, self.transport.abort)
+        else:
+            self._wait(None)  # uvicorn closes it if no other request comes
+            self._enter_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait(None)
+        self.resume_writing()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "the request is no valid HTTP")
 
-    def _wait(self, seconds: float | None) -> None:
-        """For the headers of a request; None: they are there."""
+    def _enter_phase(self) -> None:
+        """Sets the limit of the phase that data, or the end of an answer, has led to."""
+        if self.cycle is not self._begun:
+            self._begun = self.cycle
+            self._wait(PHASES * self.seconds, self.transport.abort)
+        elif self._due is None and self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._wait(self.seconds, self._late)  # the next request has begun
+
+    def _wait(self, seconds: float | None, late: Callable[[], None] | None = None) -> None:
+        """Calls ``late`` unless the connection is in another phase by then; None: for nothing."""
         if self._due is not None:
             self._due.cancel()
-        self._due = None if seconds is None else self.loop.call_later(seconds, self._late)
+        self._due = None
+        if seconds is not None and late is not None:
+            self._due = self.loop.call_later(seconds, late)
 
     def _late(self) -> None:
         self._refuse(408, "the headers of the request did not come in time")
@@ -77,6 +112,7 @@ class Connection(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+        self._wait(SURPLUS_SECONDS, self.transport.abort)
 
 
 def config(service: Service) -> uvicorn.Config:
@@ -90,8 +126,24 @@ def config(service: Service) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.timeout)),
+        # A part of a second goes by without need of it; uvicorn takes any number.
+        timeout_graceful_shutdown=settings.timeout - min(0.5, settings.timeout / 4),  # type: ignore[arg-type]
     )
+
+
+class Server(uvicorn.Server):
+    """Ends within the timeout of the service: what has no answer a second before is refused."""
+
+    def __init__(self, service: Service):
+        super().__init__(config(service))
+        self.service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timeout = self.service.settings.timeout
+        late = timeout - min(1.0, timeout / 2)
+        refusing = asyncio.get_running_loop().call_later(late, self.service.batcher.end)
+        await super().shutdown(sockets)
+        refusing.cancel()
 
 
 def run(service: Service, host: str, port: int) -> None:
@@ -104,4 +156,4 @@ def run(service: Service, host: str, port: int) -> None:
     with listening:
         shown = f"[{host}]" if ":" in host else host
         print(f"serving at http://{shown}:{listening.getsockname()[1]}/", flush=True)
-        uvicorn.Server(config(service)).run(sockets=[listening])
+        Server(service).run(sockets=[listening])

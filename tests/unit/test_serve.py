@@ -213,7 +213,7 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
         ({"sentences": "w1", "targets": "w1", "beam": 3}, "beam does not go with targets"),
         ({"sentences": "w1", "targets": "w1", "target_lang": "de"}, "target_lang='de': this model"),
         ({"sentences": ["w1"], "target_lang": "de"}, "target_lang='de': this model has 'tgt'"),
-        ([], "the body is no JSON object"),
+        ([], "the body of the request is not a JSON object"),
     ],
     ids=str,
 )

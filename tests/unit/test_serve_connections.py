@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.serve import running
@@ -71,6 +74,85 @@ def test_a_body_that_does_not_come(translator: Translator) -> None:
                 b"POST /generate HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
             )
             assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        (b"GET /health", b""),  # a body that no answer needs, of which nothing comes
+        (b"GET /health", b"drop"),  # or drop by drop
+        (b"POST /generate", b"drop"),  # refused: its body did not come in time
+    ],
+)
+def test_a_body_that_goes_on_behind_the_answer(
+    translator: Translator, path: bytes, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "LINGER_SECONDS", 0.2)
+    with live(translator, timeout=0.5) as client, dial(client) as connection:
+        connection.sendall(path + b" HTTP/1.1\r\nHost: here\r\nContent-Length: 9000000000\r\n\r\n")
+        connection.settimeout(0.05)
+        assert closed_in_the_end(connection, sent)
+
+
+@pytest.mark.parametrize("body", [b"", b"stream"])
+def test_an_answer_that_nobody_reads(
+    translator: Translator, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client gives the only place of the service back."""
+    monkeypatch.setattr(running, "BESIDE", 0)
+    routes = [Route("/large", large, methods=["POST"])]
+    with live(translator, routes, max_queue=1, timeout=0.5) as client, dial(client) as connection:
+        head = b"POST /large HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(body)
+        connection.sendall(head + body)
+        until(lambda: other_status(client) == 503)
+        until(lambda: other_status(client) == 200)
+
+
+async def large(request: Request) -> Response:
+    """50 MB at once, or of a stream."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(50):
+            yield b"x" * 1_000_000
+
+    if await request.body() == b"stream":
+        return StreamingResponse(parts())
+    return Response(b"x" * 50_000_000)
+
+
+def test_refused_connections_hold_no_place(translator: Translator) -> None:
+    """However many ask at once: as soon as an admitted client leaves, another is admitted."""
+    with live(translator, max_queue=4) as client, ExitStack() as refused:
+        admitted = [dial(client) for _ in range(4 + running.BESIDE)]
+        until(lambda: other_status(client) == 503)
+        for _ in range(20):
+            refused.enter_context(dial(client))
+        assert other_status(client) == 503  # the service has seen them all
+        admitted.pop().close()
+        until(lambda: other_status(client) == 200)
+        for one in admitted:
+            one.close()
+
+
+def dial(client: httpx.Client) -> socket.socket:
+    """A connection to the service."""
+    address = client.base_url.host, client.base_url.port or 0
+    return socket.create_connection(address, timeout=60)
+
+
+def closed_in_the_end(connection: socket.socket, sent: bytes) -> bool:
+    """Whether the service closes the connection although something is sent all the time."""
+    for _ in range(1000):
+        try:
+            if sent:
+                connection.sendall(sent)
+            if connection.recv(65536) == b"":
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
 
 
 def test_what_is_no_http_is_refused_in_json(client: httpx.Client) -> None:
