@@ -3,6 +3,8 @@
     aggdec convert opus-mt-en-de en-de
     aggdec convert m2m100_418M m2m --source-lang en --target-lang fr
 
+    aggdec convert nat-drafter.pt drafter                    a published drafter of generalized aggressive decoding
+
 Marian (OPUS-MT), M2M100, NLLB, BART, mBART and mBART-50 are read. The commands that decode with the result are printed.
 """
 
@@ -14,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.cli import tool_parser
+from fairseq_aggdec.cli import number, tool_parser
+from fairseq_aggdec.convert import published_drafter
 from fairseq_aggdec.convert.checkpoint import Converted, convert
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 
@@ -33,10 +36,16 @@ SHORT = {"_name": "", "source_lang": "-s", "target_lang": "-t"}
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("convert", __doc__)
     add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="with config.json, weights and tokenizer")
+    add(
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="with config.json, weights and tokenizer; or a published drafter",
+    )
     add("output", type=Path, metavar="OUT", help="a new folder")
     add("--source-lang", metavar="CODE", help="as the model names it")
     add("--target-lang", metavar="CODE", help="as the model names it")
+    add("--block-size", type=number(1), metavar="K", help="of a drafter whose file does not say it")
     return parser
 
 
@@ -79,6 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(arguments)
     if args.output.exists():
         raise SystemExit(f"error: {args.output} exists: name a new folder")
+    if args.folder.is_file():
+        published_drafter.convert(args.folder, args.output, args.block_size)
+        print(f"--decoding gad --drafter-path {args.output / 'model.pt'}")
+        return
     made = convert(args.folder, args.output, args.source_lang, args.target_lang)
     for note in made.notes:
         print(note)

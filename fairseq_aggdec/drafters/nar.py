@@ -19,11 +19,11 @@ from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.in_library import CompiledSlots, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside, slots_gap
 from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, packed_encoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
-from fairseq_aggdec.engine.plain.support import can_read, decoder_gap
+from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
@@ -276,7 +276,10 @@ class NarDrafter(ModelDrafter):
         watch = ModelWatch(parts, [model])
         encoder, self.encoder, self.slots = self.encoder, None, LayerSlots(model)
         packed = None
-        if decoder_gap(model.decoder) is None:
+        gap = slots_gap(model.decoder)
+        if gap:
+            logger.info("the drafter recomputes the prefix in each call: %s", gap)
+        else:
             slots = CachedSlots(model, self.precision)
             if in_place and isinstance(old, CachedSlots) and old.reader.renew(slots.reader):
                 slots = old

@@ -23,6 +23,7 @@ from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder,
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
+from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
 from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, SourceCopy
 from fairseq_aggdec.kernels.gpu.operators import usable
@@ -77,6 +78,11 @@ class LayerSlots:
         self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
         if self.source_keys is not None:
             self.source_keys = self.source_keys[order]
+
+
+def slots_gap(decoder: NarDecoder) -> str | None:
+    """What keeps :class:`CachedSlots` from reading for this decoder, None if nothing does."""
+    return "positions before every layer" if decoder.published else decoder_gap(decoder)
 
 
 def keys_beside(shape: Shape) -> int:

@@ -1,4 +1,4 @@
-"""Sequence-to-lattice translation (Deng and Rush 2023): the parts that need no network.
+"""Sequence-to-lattice translation (Deng and Rush 2021): the parts that need no network.
 
 From training pairs to tables, once (``aggdec lattice-tables``):
 

@@ -1,6 +1,6 @@
 """From aligned training pairs to a candidate model: count, choose the weights on pairs held out, count these too.
 
-The weights are those with which lattices hold the most reference tokens (Deng and Rush 2023, figure 1). A reference
+The weights are those with which lattices hold the most reference tokens (Deng and Rush 2021, figure 1). A reference
 token is held at N when it is among the N likeliest words of its position, the reference's own length given. ``</s>`` is
 in every lattice and is not counted.
 """

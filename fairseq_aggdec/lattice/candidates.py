@@ -1,6 +1,6 @@
 """The candidate model: which target tokens may stand at each position, from counts alone.
 
-Deng and Rush 2023, section 3: with latent alignments a,
+Deng and Rush 2021, section 3: with latent alignments a,
 
     P(y_t | x, t) = sum_a P(y_t | x_a, a - t) P(a | S, t)
 

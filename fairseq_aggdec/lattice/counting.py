@@ -1,4 +1,4 @@
-"""Counting P(y_t | x_a, a - t) and P(a_t | S, t) over word-aligned sentence pairs (Deng and Rush 2023, section 3).
+"""Counting P(y_t | x_a, a - t) and P(a_t | S, t) over word-aligned sentence pairs (Deng and Rush 2021, section 3).
 
 Every link (a, t) of source position a and target position t, both from 0, is one observation of
 

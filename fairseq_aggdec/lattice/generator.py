@@ -1,4 +1,4 @@
-"""``--decoding lattice``: fairseq's generator contract around lattice, scorer and Viterbi (Deng and Rush 2023)."""
+"""``--decoding lattice``: fairseq's generator contract around lattice, scorer and Viterbi (Deng and Rush 2021)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The lattice of a batch: candidate tokens at every target position, and which of them may follow each other.
 
-All lengths of a row's window are in one lattice, told apart by ``</s>`` and padding (Deng and Rush 2023, section 4, and
+All lengths of a row's window are in one lattice, told apart by ``</s>`` and padding (Deng and Rush 2021, section 4, and
 its predecessor's code). Worked example, target lengths 1 to 2, N = 3 candidates, T = 3 positions:
 
     position 0    Hund   Tier   ein         words only: the shortest translation has one

@@ -1,6 +1,6 @@
 """Target length from source length: a straight line and a window around it.
 
-Deng and Rush 2023, section 4: linear regression predicts the length L from S, and all lengths from L - dL to L + dL are
+Deng and Rush 2021, section 4: linear regression predicts the length L from S, and all lengths from L - dL to L + dL are
 searched at once (dL = 3). Lengths are numbers of tokens without ``</s>``, on both sides.
 """
 

@@ -1,6 +1,6 @@
 """The best paths through a lattice: exact, batched, and without asking the device.
 
-Deng and Rush 2023 (section 3) search P(y | x, T) = prod_t P(y_t | y_{t-1}, t, x), a first-order chain, with the Viterbi
+Deng and Rush 2021 (section 3) search P(y | x, T) = prod_t P(y_t | y_{t-1}, t, x), a first-order chain, with the Viterbi
 algorithm. Two forms of it give the same answer:
 
 - ``serial``: one step per position, T of them, each N x N. The paper's choice and the quicker one on a CPU.

@@ -1,4 +1,4 @@
-"""``--decoding lattice``: opens the tables and builds the generator of Deng and Rush (2023)."""
+"""``--decoding lattice``: opens the tables and builds the generator of Deng and Rush (2021)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``--arch lattice_transformer``: a Transformer whose shallow decoder scores the edges of a candidate lattice.
 
-The scorer of Deng and Rush (2023), section 3: log P(y_t | y_{t-1}, t, x) for all candidates of position t - 1 at once.
+The scorer of Deng and Rush (2021), section 3: log P(y_t | y_{t-1}, t, x) for all candidates of position t - 1 at once.
 It is a stock decoder, one layer deep unless told otherwise, whose self-attention is cut: at decoding a position sees
 itself only, and what it has read is the token before it. In training the order is drawn from bigrams to trigrams, as in
 a Markov transformer (Deng and Rush, 2020): positions are parted into blocks of one or two, and see their block only.

@@ -25,6 +25,8 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
         causal_prefix: a prefix position sees only positions to its left, so it can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
+        published: the form of the authors' models: positions are added before every layer instead of once, a mask slot
+            is the source copy alone, and so is ``<unk>``, which is their mask.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
@@ -35,12 +37,14 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
         cfg.max_target_positions = longest + self.block_size
         super().__init__(cfg, dictionary, embed_tokens)
         cfg.max_target_positions = self.max_target_positions = longest
+        self.published = bool(cfg.published_form)
         self.mask_index = len(dictionary)
         self.shift = int(cfg.slot_predicts == NEXT)
         self.causal_prefix = cfg.prefix_attention == CAUSAL
         self.attention_heads = cfg.decoder.attention_heads
         width = embed_tokens.embedding_dim
         self.mask_embedding = nn.Parameter(torch.empty(width).normal_(0, width**-0.5))
+        self.mask_embedding.requires_grad_(not self.published)
         self.copy_query = None
         if cfg.src_embedding_copy:
             self.copy_query = nn.Linear(self.embed_dim, width, bias=False)
@@ -67,12 +71,14 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
             block_size: k, at most the attribute of this name.
         """
         tokens = self._shifted(prefix_and_slots) if self.shift else prefix_and_slots
-        x = self._embed(tokens, encoder_out, source_keys)  # (B, P + k, C)
+        x, positions = self._embed(tokens, encoder_out, source_keys)  # (B, P + k, C)
         padding = tokens.eq(self.padding_idx)
         hidden = self._hidden(padding, block_size) if self.causal_prefix else None
         x = x.transpose(0, 1)  # (P + k, B, C), as fairseq's layers have it
         memory_padding = encoder_out["encoder_padding_mask"]
         for layer in self.layers:
+            if self.published:
+                x = self.dropout_module(x + positions.transpose(0, 1))
             x, _, _ = layer(
                 x,
                 encoder_out["encoder_out"][0],
@@ -115,13 +121,16 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
         if len(padding) > 0:
             scores = scores.masked_fill(padding[0].unsqueeze(1), -torch.inf)
         weights = scores.softmax(-1).type_as(source_keys)  # (B, W, S)
-        return mask + torch.bmm(weights, encoder_out["encoder_embedding"][0])
+        copied = torch.bmm(weights, encoder_out["encoder_embedding"][0])
+        return copied if self.published else mask + copied
 
     def _embed(
         self, tokens: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None
-    ) -> Tensor:
-        """(B, T) -> (B, T, C)."""
+    ) -> tuple[Tensor, Tensor]:
+        """(B, T) -> what the first layer reads and the positions, (B, T, C) each."""
         masked = tokens.eq(self.mask_index)
+        if self.published:
+            masked |= tokens.eq(self.dictionary.unk())
         positions = self.embed_positions(tokens)
         x = self.embed_scale * self.embed_tokens(tokens.masked_fill(masked, self.padding_idx))
         slots = self.embed_slots(positions, encoder_out, source_keys)
@@ -130,10 +139,12 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
             x = self.quant_noise(x)
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
+        if self.published:
+            return x, positions
         x = x + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
-        return self.dropout_module(x)
+        return self.dropout_module(x), positions
 
     def _hidden(self, padding: Tensor, block_size: int) -> Tensor:
         """What each position does not see under a causal prefix: bool (B * heads, P + k, P + k)."""

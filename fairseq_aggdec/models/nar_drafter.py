@@ -3,9 +3,9 @@
 A Transformer whose decoder reads a prefix of the target and k mask slots and predicts all k tokens at once. It is
 trained with ``--criterion glancing_loss`` and drafts through :class:`~fairseq_aggdec.drafters.nar.NarDrafter`.
 
-Where it differs from the official code: the mask has an embedding of its own instead of that of ``<unk>``, positions
-are added once instead of before every layer, the encoder can be taken over from the verifier, and slots can predict
-the token after them, as a verifier's decoder does.
+Where it differs from the official code: a mask slot has an embedding of its own beside the source copy, and positions
+are added once instead of before every layer (``--published-form`` has both as the authors do); the encoder can be taken
+over from the verifier, and slots can predict the token after them, as a verifier's decoder does.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -60,6 +60,11 @@ class DrafterOptions(FairseqDataclass):
         "itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's decoder "
         "does: the last accepted token drafts the first and a mask each of the others, so that --init-decoder-from "
         "begins with what the verifier knows",
+    )
+    published_form: bool = option(
+        False,
+        "as in the models that the authors published: positions are added before every layer, and a mask slot is the "
+        "source copy alone (needs --src-embedding-copy); decoding recomputes the prefix through plain layers",
     )
     slot_chain: bool = option(
         False,
@@ -203,6 +208,12 @@ def check_drafter_args(args: Namespace) -> None:
             )
     if int(args.block_size) < 1:
         raise ValueError(f"--block-size {args.block_size}: a block has at least one token")
+    if args.published_form and (
+        not args.src_embedding_copy or getattr(args, "layernorm_embedding", False)
+    ):
+        raise ValueError(
+            "--published-form needs --src-embedding-copy and goes without --layernorm-embedding"
+        )
     if args.src_embedding_copy and args.encoder_embed_dim != args.decoder_embed_dim:
         raise ValueError(
             f"--src-embedding-copy puts source embeddings ({args.encoder_embed_dim} wide) where the decoder's stand "

@@ -17,7 +17,9 @@ Score = Callable[[list[str]], dict[str, float]]
 
 
 def decoder(subwords: str) -> Callable[[str], str]:
-    """The function from pieces to tokens: of a sentencepiece model, or of a folder with GPT-2's files."""
+    """The function from pieces to tokens: of a sentencepiece model, of a folder with GPT-2's files, of ``@@``."""
+    if subwords == "@@":
+        return lambda line: f"{line} ".replace("@@ ", "").strip()
     if Path(subwords).is_dir():
         from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--system", dest="systems", action="append", required=True, metavar="STAGE=LABEL"
     )
     parser.add_argument(
-        "--subwords", required=True, help="sentencepiece model, or folder with GPT-2's files"
+        "--subwords", required=True, help="sentencepiece model, folder with GPT-2's files, or @@"
     )
     parser.add_argument("--reference", required=True, help="text")
     parser.add_argument("--reference-tokens", help="the same, tokenised")

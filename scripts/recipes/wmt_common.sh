@@ -5,7 +5,8 @@
 # Environment, beside the recipe's own:
 #   data      FOLDER's default is work/SET, with the name of the recipe before SET where its models are not the others' (RAW=FOLDER
 #             shares downloads); DIRECTION (SET's; the other one is translated from the same data), and what
-#             wmt_data.sh takes
+#             wmt_data.sh takes; BINARISED (binarised data of other dictionaries, in place of FOLDER/data-PAIR) and SUBWORDS (how
+#             their pieces become words: a sentencepiece model, or @@ for pieces that end in it)
 #   training  SEED (1), WORKERS (2), GPUS (those PyTorch finds: tokens per update are the paper's on any number), DEVICE_FLAGS
 #             (--cpu where there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with AMX --amp), MODEL_FLAGS and TRAIN_FLAGS
 #             (more for every training), MAX_UPDATE (fewer than the paper's)
@@ -24,7 +25,7 @@ case $DIRECTION in
     "$PAIR" | "${PAIR#*-}-${PAIR%-*}") ;;
     *) die "DIRECTION '$DIRECTION' is none of $SET (choose from: $PAIR ${PAIR#*-}-${PAIR%-*})" ;;
 esac
-DATA=$WORK/data-$PAIR
+DATA=${BINARISED:-$WORK/data-$PAIR}
 SEED=${SEED:-1}
 WORKERS=${WORKERS:-2}
 BATCH_SIZE=${BATCH_SIZE:-1}
@@ -64,7 +65,7 @@ distil() {
     if [ -e "$2/distillation.json" ]; then say "$2: done already, kept"; return; fi
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$2" "${LANGUAGES[@]}" --path "$1" --beam 5 --batch-size 64 \
-        --post-process sentencepiece $DEVICE_FLAGS $DISTILL_FLAGS
+        --post-process "$([ "${SUBWORDS:-}" = @@ ] && echo @@\  || echo sentencepiece)" $DEVICE_FLAGS $DISTILL_FLAGS
 }
 
 decode() {
@@ -86,7 +87,7 @@ report() {
     local title=$1 reference=$WORK/tokens; shift
     [ -d "$reference" ] || reference=$WORK/text
     "$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "$title" "${REPORTED[@]}" \
-        --subwords "$WORK/subwords/spm.model" --language "$TARGET" --set "$SET" \
+        --subwords "${SUBWORDS:-$WORK/subwords/spm.model}" --language "$TARGET" --set "$SET" \
         --reference "$WORK/text/test.raw.$TARGET" --reference-tokens "$reference/test.raw.$TARGET" \
         --output "$WORK/${OF_SIZE:-}results-$DIRECTION${RUN:+-$RUN}" "$@"
 }

@@ -48,6 +48,7 @@ class DataSet:
         train, valid, test: what each split is put together from; nothing where sacreBLEU has it.
         valid_set, test_set: sacreBLEU's names; ``""`` where it does not have the split.
         held_out: every n-th pair of ``train`` is validation text, once the others are left out (0: none).
+        validation: of these at most so many, evenly chosen; the others are left out (None: all).
         moses: normalise and tokenise; text that is tokenised already is left alone.
         lowercase: all text.
         kind: of sentencepiece model.
@@ -64,6 +65,7 @@ class DataSet:
     valid_set: str = ""
     test_set: str = ""
     held_out: int = 0
+    validation: int | None = None
     moses: bool = True
     lowercase: bool = False
     kind: str = "bpe"
@@ -210,6 +212,7 @@ SETS = {
         train=(Corpus("train.tags.de-en.{}", (IWSLT,)),),
         test=tuple(Corpus(f"IWSLT14.{name}.de-en.{{}}.xml", (IWSLT,)) for name in IWSLT_TESTS),
         held_out=23,
+        validation=3000,
         lowercase=True,
         vocabulary=10_000,
         max_length=175,

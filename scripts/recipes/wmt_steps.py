@@ -197,7 +197,7 @@ def tokenise(args: argparse.Namespace) -> None:
 def _hold_out(folder: Path, data_set: DataSet) -> None:
     """Cleans the training pairs by their tokens, then makes every n-th of those left validation text.
 
-    As fairseq's script for IWSLT14 has it; ``counts.json`` says how many were left out.
+    As fairseq's script for IWSLT14 has it, but for their limit; ``counts.json`` says how many were left out.
     """
     files = [text_file(folder, "train", language) for language in data_set.languages]
     sides = [file.read_text(encoding="utf-8").split("\n")[:-1] for file in files]
@@ -208,12 +208,14 @@ def _hold_out(folder: Path, data_set: DataSet) -> None:
         counts[f"train, {fault or 'kept'}"] += 1
         if not fault:
             kept.append(pair)
+    held = kept[data_set.held_out - 1 :: data_set.held_out]
+    del kept[data_set.held_out - 1 :: data_set.held_out]
+    most = min(data_set.validation or len(held), len(held))
+    valid = [held[number * len(held) // most] for number in range(most)]
     for side, language in enumerate(data_set.languages):
-        for split in ("train", "valid"):
+        for split, pairs in (("train", kept), ("valid", valid)):
             with open(text_file(folder, split, language), "w", encoding="utf-8") as file:
-                for number, pair in enumerate(kept, start=1):
-                    if (number % data_set.held_out == 0) == (split == "valid"):
-                        file.write(pair[side] + "\n")
+                file.writelines(pair[side] + "\n" for pair in pairs)
     _write_counts(folder, counts)
 
 

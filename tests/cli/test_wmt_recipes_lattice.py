@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import ROOT
-from tests.cli.wmt_files import PAIRS, recipe, write_wmt14
+from tests.cli.wmt_files import PAIRS, calls, recipe, value, write_wmt14
 
 SIZES = (
     "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
@@ -27,16 +27,6 @@ import sys
 for line in open(sys.argv[sys.argv.index("-i") + 1]):
     print(*(f"{t}-{t}" for t in range(min(len(side.split()) for side in line.split(" ||| ")))))
 """
-# In place of Python and of fairseq's programs: writes down how it is called, and leaves a checkpoint.
-RECORDER = """#!/bin/bash
-printf '%s ' "$(basename "$0")" "$@" >> "$CALLS"
-printf '\\n' >> "$CALLS"
-while [ "$#" -gt 1 ]; do
-    [ "$1" != --save-dir ] || touch "$2/checkpoint_best.pt"
-    shift
-done
-"""
-PROGRAMS = ("python", "fairseq-train", "fairseq-generate")
 
 
 def settings(folder: Path) -> dict[str, str]:
@@ -58,32 +48,6 @@ def settings(folder: Path) -> dict[str, str]:
         "FAST_ALIGN": str(program),
         "TABLE_FLAGS": "--symmetrisation forward --held-out 10",
     }
-
-
-def calls(folder: Path, data_set: str, **env: str) -> list[str]:
-    """The commands of a recipe whose data are there already; nothing is computed."""
-    work, programs = folder / data_set, folder / "bin"
-    for name in ("text", "tokens", "subwords", f"data-{data_set.split('-', 1)[1]}"):
-        (work / name).mkdir(parents=True)
-    programs.mkdir()
-    for name in PROGRAMS:
-        (programs / name).write_text(RECORDER)
-        (programs / name).chmod(0o755)
-    chosen = {
-        "PYTHON": str(programs / "python"),
-        "CALLS": str(folder / "calls"),
-        "FAST_ALIGN": "true",
-        **env,
-    }
-    result = recipe("lattice_wmt", data_set, work, **chosen)
-    assert result.returncode == 0, result.stderr[-2000:]
-    return (folder / "calls").read_text().splitlines()
-
-
-def value(command: str, option: str) -> str:
-    """The last one counts."""
-    words = command.split()
-    return words[len(words) - words[::-1].index(option)]
 
 
 def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
@@ -136,7 +100,7 @@ def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
 )
 def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: str) -> None:
     """On one GPU; both settings and two depths."""
-    commands = calls(tmp_path, data_set, GPUS="1", LAYERS="1 2")
+    commands = calls(tmp_path, "lattice_wmt", data_set, FAST_ALIGN="true", GPUS="1", LAYERS="1 2")
     teacher, *others = [line for line in commands if line.startswith("fairseq-train")]
     nats = [line for line in others if "--arch nar_drafter" in line]
     scorers = [line for line in others if line not in nats]

@@ -84,3 +84,36 @@ def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.Complete
         text=True,
         timeout=1200,
     )
+
+
+# In place of Python and of fairseq's programs: writes down how it is called, and leaves a checkpoint.
+RECORDER = """#!/bin/bash
+printf '%s ' "$(basename "$0")" "$@" >> "$CALLS"
+printf '\\n' >> "$CALLS"
+while [ "$#" -gt 1 ]; do
+    [ "$1" != --save-dir ] || touch "$2/checkpoint_best.pt"
+    shift
+done
+"""
+PROGRAMS = ("python", "fairseq-train", "fairseq-generate")
+
+
+def calls(folder: Path, name: str, data_set: str, **env: str) -> list[str]:
+    """The commands of a recipe whose data are there already; nothing is computed."""
+    work, programs = folder / data_set, folder / "bin"
+    for made in ("text", "tokens", "subwords", f"data-{data_set.split('-', 1)[1]}"):
+        (work / made).mkdir(parents=True)
+    programs.mkdir()
+    for program in PROGRAMS:
+        (programs / program).write_text(RECORDER)
+        (programs / program).chmod(0o755)
+    chosen = {"PYTHON": str(programs / "python"), "CALLS": str(folder / "calls"), **env}
+    result = recipe(name, data_set, work, **chosen)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return (folder / "calls").read_text().splitlines()
+
+
+def value(command: str, option: str) -> str:
+    """The last one counts."""
+    words = command.split()
+    return words[len(words) - words[::-1].index(option)]

@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "prefix_attention": "causal",
     },
     "chain": {"slot_chain": True},
+    "published": {"published_form": True, "src_embedding_copy": True, "decoder_learned_pos": True},
     "embedding norm": {"layernorm_embedding": True, "decoder_normalize_before": True},
 }
 ALL = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

@@ -22,6 +22,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal": {"prefix_attention": "causal"},
     "source copy": {"src_embedding_copy": True, "decoder_learned_pos": True},
     "pre-norm": {"decoder_normalize_before": True, "prefix_attention": "causal"},
+    "published": {
+        "published_form": True,
+        "src_embedding_copy": True,
+        "decoder_learned_pos": True,
+        "no_scale_embedding": True,
+    },
     "next": {"slot_predicts": "next"},
     "next, causal, source copy": {
         "slot_predicts": "next",
@@ -53,6 +59,26 @@ def sees(query: int, key: int, first: int, causal: bool) -> bool:
     return not causal or query >= first or key <= query
 
 
+def slow_embedding(
+    model: Any, sample: dict[str, Any], encoder_out: Any, prefix: list[int], positions: Tensor
+) -> Tensor:
+    """What the first layer reads of one row, place by place: (1, T, C)."""
+    decoder, published = model.decoder, model.decoder.published
+    x = torch.zeros_like(positions) if published else positions.clone()
+    for place in range(positions.size(1)):
+        if place < len(prefix) and not (published and prefix[place] == UNK):
+            x[0, place] += decoder.embed_tokens.weight[prefix[place]] * decoder.embed_scale
+            continue
+        if not published:
+            x[0, place] += decoder.mask_embedding * decoder.embed_scale
+        if decoder.copy_query is not None:
+            embedded = encoder_out["encoder_embedding"][0][0]
+            keys = embedded + model.encoder.embed_positions(sample["net_input"]["src_tokens"])[0]
+            weights = (keys @ decoder.copy_query(positions[0, place])).softmax(0)
+            x[0, place] += weights @ embedded
+    return x
+
+
 def slow_logits(model: Any, source: list[int], prefix: list[int]) -> Tensor:
     """One row, one layer at a time, with what each position sees written out: (k, V)."""
     decoder, sample = model.decoder, make_batch([source])
@@ -61,17 +87,7 @@ def slow_logits(model: Any, source: list[int], prefix: list[int]) -> Tensor:
         prefix = [EOS, *prefix]
     length = len(prefix) + BLOCK - decoder.shift
     positions = decoder.embed_positions(torch.full((1, length), UNK))
-    x = positions.clone()
-    for place in range(length):
-        if place < len(prefix):
-            x[0, place] += decoder.embed_tokens.weight[prefix[place]] * decoder.embed_scale
-            continue
-        x[0, place] += decoder.mask_embedding * decoder.embed_scale
-        if decoder.copy_query is not None:
-            embedded = encoder_out["encoder_embedding"][0][0]
-            keys = embedded + model.encoder.embed_positions(sample["net_input"]["src_tokens"])[0]
-            weights = (keys @ decoder.copy_query(positions[0, place])).softmax(0)
-            x[0, place] += weights @ embedded
+    x = slow_embedding(model, sample, encoder_out, prefix, positions)
     mask = torch.zeros(length, length)
     for query in range(length):
         for key in range(length):
@@ -79,6 +95,8 @@ def slow_logits(model: Any, source: list[int], prefix: list[int]) -> Tensor:
                 mask[query, key] = -torch.inf
     x = x.transpose(0, 1)
     for layer in decoder.layers:
+        if decoder.published:
+            x = x + positions.transpose(0, 1)
         x = layer(x, encoder_out["encoder_out"][0], None, self_attn_mask=mask)[0]
     if decoder.layer_norm is not None:
         x = decoder.layer_norm(x)

@@ -42,7 +42,7 @@ VARIANTS: dict[str, Variant] = {
     "length-penalty": Variant(
         "fairseq",
         "interleaved: scores are divided by length ** --lenpen (fairseq) or ((5 + length) / 6) ** --lenpen (gnmt, as "
-        "in the paper's summaries)",
+        "in the authors' code)",
         ("fairseq", "gnmt"),
     ),
     "dedup": Variant(

@@ -14,7 +14,7 @@
 #   pre-training  SYNTHETIC (PREFIX of .src and .tgt; none), PRETRAIN_EPOCHS, PRETRAIN_WARMUP, FINETUNE_LR: see `learn_and_decode`
 #   averaging     AVERAGE (5 last epochs)
 #   decoding      SYSTEMS (beam5 beam1 greedy iad), BATCH_SIZE (1: online), DECODE_FLAGS (more flags, for all systems)
-#   machine       DEVICE_FLAGS (--cpu where PyTorch finds no GPU), GPUS (those PyTorch finds)
+#   machine       DEVICE_FLAGS (--cpu where PyTorch finds no GPU), PRECISION_FLAGS (--fp16; on a CPU with AMX --amp), GPUS (those PyTorch finds)
 
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 STEPS="$ROOT/scripts/recipes/recipe_steps.py"
@@ -103,7 +103,7 @@ train() {
         --save-dir "$OUT" --keep-last-epochs "$AVERAGE" --log-format simple --log-interval 100
     )
     # shellcheck disable=SC2086  # these are lists of flags
-    "$BIN/fairseq-train" "${flags[@]}" $DEVICE_FLAGS $MODEL_FLAGS $TRAIN_FLAGS \
+    "$BIN/fairseq-train" "${flags[@]}" $DEVICE_FLAGS $PRECISION_FLAGS $MODEL_FLAGS $TRAIN_FLAGS \
         ${MAX_UPDATE:+--max-update "$MAX_UPDATE"} "$@" 2>&1 | tee -a "$OUT/train.log"
 }
 

@@ -78,7 +78,7 @@ train_base() {
     fit "$DATA" "$1" --arch "$ARCH" --share-all-embeddings $MODEL_FLAGS --criterion label_smoothed_cross_entropy
 }
 
-# Beam search as Vaswani et al. have it.
+# Beam and limit of Vaswani et al.; their penalty is ((5 + n) / 6)^0.6, fairseq's is n^0.6.
 distil() {
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$TEACHER" --decoding beam --beam 4 --lenpen 0.6 \

@@ -6,16 +6,16 @@
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and
 # may have ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the
-# distilled data. Of each model the last AVERAGE epochs are averaged.
+# distilled data. Of each model the last AVERAGE checkpoints, SAVE_EVERY updates apart, are averaged.
 #
 # A recipe calls check_grid before any work, defines
-#   learn NAME N DATA FLAG...     trains NAME and averages its last N epochs into $WORK/NAME-model/model.pt
+#   learn NAME N DATA FLAG...     trains NAME and averages its last N checkpoints into $WORK/NAME-model/model.pt
 #   distil TEACHER OUTPUT         with DISTILL_FLAGS
 #   system NAME LABEL FLAG...     decodes; a row of the table
 # sets DATA, DISTILLED and GPUS, and calls grid. The first row, which speed-ups are over, is the Transformer on raw data
 # with the first of BEAMS.
 # Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
-# decoder), BEAMS (4 1), LENPEN (0.6), LENGTH_PENALTY (gnmt), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), RUN
+# decoder), BEAMS (4 1), LENPEN (0.6), LENGTH_PENALTY (gnmt), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), SAVE_EVERY (5000), RUN
 # (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs; the recipe may
 # count otherwise), MAX_UPDATE (300000; the paper does not say how long it trains).
 
@@ -31,6 +31,7 @@ LENGTH_PENALTY=${LENGTH_PENALTY:-gnmt}
 ENGINE=(--decoding interleaved --variant "length-penalty=$LENGTH_PENALTY" --lenpen "$LENPEN")
 LR=${LR:-0.0007}
 AVERAGE=${AVERAGE:-5}
+SAVE_EVERY=${SAVE_EVERY:-5000}
 RUN=${RUN:-interleaved}
 MAX_UPDATE=${MAX_UPDATE:-300000}
 DISTILL_FLAGS="--beam 4 ${ENGINE[*]} ${DISTILL_FLAGS:-}"
@@ -74,9 +75,9 @@ fit() {
     mapfile -t flags < <(architecture "$1")
     learn "$(model_name "$@")" "$AVERAGE" "$data" "${flags[@]}" ${3:+--decoder-layers "$3"} --share-all-embeddings \
         --criterion label_smoothed_cross_entropy --dropout 0.1 --attention-dropout 0.1 \
-        --adam-betas '(0.9, 0.98)' --adam-eps 1e-9 --lr "$LR" --warmup-updates 4000 --warmup-init-lr 1e-7 \
+        --adam-betas '(0.9, 0.98)' --adam-eps 1e-8 --lr "$LR" --warmup-updates 4000 --warmup-init-lr 1e-7 \
         --max-tokens 3125 --update-freq "${UPDATE_FREQ:-$(((8 + gpus - 1) / gpus))}" \
-        --keep-last-epochs "$AVERAGE"
+        --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" --no-epoch-checkpoints
 }
 
 # model GEOMETRY SETTING [LAYERS]: trains and decodes.

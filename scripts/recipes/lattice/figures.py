@@ -1,4 +1,4 @@
-"""Where a lattice's time goes and what its search changes (Deng and Rush 2023, figures 4 and 2), from a trained model.
+"""Where a lattice's time goes and what its search changes (Deng and Rush 2021, figures 4 and 2), from a trained model.
 
     python -m scripts.recipes.lattice.figures data-bin --path scorer.pt --gen-subset test \\
         --variant lattice-least-probability=0 \\

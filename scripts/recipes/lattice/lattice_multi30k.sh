@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sequence-to-lattice on Multi30k (Deng and Rush 2023) at a small size, on the model of multi30k.sh.
+# Sequence-to-lattice on Multi30k (Deng and Rush 2021) at a small size, on the model of multi30k.sh.
 #
 #   scripts/recipes/lattice/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sequence-to-lattice translation: Tables 1, 2 and 4 to 9 of Deng and Rush (2023), with the settings of Table 8.
+# Sequence-to-lattice translation: Tables 1, 2 and 4 to 9 of Deng and Rush (2021), with the settings of Table 8.
 #
 #   scripts/recipes/lattice/lattice_wmt.sh iwslt14-de-en [FOLDER]                    or wmt14-en-de, wmt16-en-ro
 #   DIRECTION=de-en scripts/recipes/lattice/lattice_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data

@@ -1,4 +1,4 @@
-"""How many reference tokens are in the lattice, against the number of candidates N (Deng and Rush 2023, figure 1)?
+"""How many reference tokens are in the lattice, against the number of candidates N (Deng and Rush 2021, figure 1)?
 
     python -m scripts.recipes.lattice.recall_table data-bin --nat nat.pt --output docs/results/lattice-recall-multi30k
 
