@@ -22,13 +22,13 @@ from fairseq_aggdec.bench import memory, systems
 from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.waiting import ASLEEP
 
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
     "OpenVINO is not measured: its exporter is, as that of ONNX Runtime, one for models of Hugging Face transformers, "
     "whose search stays in Python",
 )
-ASLEEP = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 
 class AbsentError(Exception):

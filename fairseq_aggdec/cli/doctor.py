@@ -96,7 +96,9 @@ def of_machine() -> Lines:
     flags = machine.processor_flags()
     yield "processor", f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB"
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    yield "threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS: {threads})"
+    waits = os.environ.get("OMP_WAIT_POLICY", "not set")
+    count = torch.get_num_threads()
+    yield "threads", f"{count} (OMP_NUM_THREADS: {threads}, OMP_WAIT_POLICY: {waits})"
     for name, flag in (("VNNI", "avx512_vnni"), ("AMX", "amx_tile")):
         yield name, "yes" if {flag, flag.replace("512", "")} & flags else "no"
     reason = against_bfloat16()

@@ -81,6 +81,7 @@ ROOMS = [
 ]
 GROUND = [
     "version",
+    "waiting",
     "installing",
     "stored_options",
     "stored_data",
