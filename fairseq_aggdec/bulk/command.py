@@ -29,7 +29,7 @@ from fairseq_aggdec.bulk.relevant import (
 from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, LineTranslator
 from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
-from fairseq_aggdec.methods.refusing import refuse_no_batch, refuse_no_beam
+from fairseq_aggdec.methods.refusing import refuse_no_batch, refuse_senseless
 
 OPTIONS = ("--input-file", "--output-file")
 ALSO_REFUSED = {
@@ -81,7 +81,7 @@ def check(cfg: DictConfig, places: BulkPlaces) -> None:
     generation = cfg.generation
     refuse_clocked_drafts(cfg)
     refuse_no_batch(cfg.dataset.batch_size, cfg.dataset.max_tokens)
-    refuse_no_beam(generation)
+    refuse_senseless(generation)
     if not 1 <= generation.nbest <= generation.beam:
         raise BulkError(f"--nbest {generation.nbest}: it must be 1 to --beam, {generation.beam}")
     if generation.nbest > 1 and not places.json_lines:

@@ -1,6 +1,7 @@
 """Which generation options a method can honour: everything else is refused before a sentence is decoded."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,11 +54,16 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str, asked
         raise ValueError(refusal(option, decoding, reason))
 
 
-def refuse_no_beam(args: Any) -> None:
-    """Raises ``ValueError`` for a beam without hypotheses."""
+def refuse_senseless(args: Any) -> None:
+    """Raises ``ValueError`` for a beam without hypotheses, and for numbers that make scores infinite."""
     beam = getattr(args, "beam", 5)
     if beam < 1:
         raise ValueError(f"--beam {beam}: it must be at least 1")
+    for name in ("lenpen", "unkpen", "temperature", "lm_weight"):
+        value = getattr(args, name, None) or 0.0
+        never = name == "unkpen" and value == math.inf  # no <unk> at all, as in stock
+        if not math.isfinite(value) and not never:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: it must be a finite number")
 
 
 def refuse_no_batch(batch_size: int | None, max_tokens: int | None) -> None:

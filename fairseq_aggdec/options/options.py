@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from fairseq import utils
 from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor
@@ -136,9 +138,18 @@ class Options:
 
     def score(self, total: Any, length: float) -> Any:
         """What hypotheses are ranked by: the sum of their log-probabilities, divided unless ``--unnormalized``."""
-        return total / length**self.len_penalty if self.normalize_scores else total
+        if not self.normalize_scores:
+            return total
+        try:
+            divisor = length**self.len_penalty
+        except OverflowError:  # in stock too
+            divisor = math.inf
+        if isinstance(total, float) and not SMALLEST <= divisor <= LARGEST:
+            return float(torch.tensor(total) / divisor)  # as stock, in fp32: by 0, or by infinity
+        return total / divisor
 
 
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 # Fields that are attributes of every ``SequenceGenerator``: the first ones.
 STOCK = tuple(field.name for field in fields(Options))[:-4]
 _stock_options = operator.attrgetter(*STOCK)

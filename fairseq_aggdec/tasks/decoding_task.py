@@ -23,7 +23,7 @@ from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.refusing import (
     precision,
     refuse_missing_constraints,
-    refuse_no_beam,
+    refuse_senseless,
     refuse_wide_beam,
 )
 from fairseq_aggdec.methods.table import build_generator, method_of
@@ -107,7 +107,7 @@ class DecodingTask(Hooks):
 
         What else is given is for the task's own hook, which may know other arguments than fairseq's.
         """
-        refuse_no_beam(args)
+        refuse_senseless(args)
         names = list(inspect.signature(super().build_generator).parameters)[2:]
         given = {**dict(zip(names, more, strict=False)), **named}
         return self._build(models, args, given)

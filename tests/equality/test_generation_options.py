@@ -14,6 +14,7 @@ from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.guards import one_thread
 from tests.support import (
+    assert_same,
     generation_options,
     make_batch,
     make_dictionary,
@@ -183,3 +184,29 @@ def test_the_loop_of_a_gpu_reads_what_the_verifier_has_taken_up(few_words: Any) 
     with one_thread(generator.verifier):
         generator._lock_verifier()
     assert generator._loop_of(generator.drafter).verifier is generator.verifier
+
+
+@pytest.mark.parametrize("penalty", [-1000.0, -60.0, -20.0, 20.0, 40.0, 60.0, 1.5])
+def test_a_penalty_far_out_ranks_as_stock_does(model: Any, penalty: float) -> None:
+    """Stock divides in fp32, by 0 and by infinity too."""
+    theirs = of_stock(model, beam=3, lenpen=penalty, max_len_b=14, min_len=9)
+    ours = BeamGenerator(
+        [model], theirs.tgt_dict, counters=Counters(), **Options.of(theirs).arguments()
+    )
+    sample = make_batch([[5, 6, 7], [8, 9, 10, 11]])
+    found, expected = ours.generate([model], sample), theirs.generate([model], sample)
+    for own, stocks in zip(found, expected, strict=True):
+        assert_same(own, stocks)
+    divided = torch.tensor(-3.25).div_(12**penalty) if penalty < 1000 else None
+    assert divided is None or Options.of(theirs).score(-3.25, 12) == pytest.approx(float(divided))
+
+
+@pytest.mark.parametrize("decoding", ["beam", "stock", "greedy"])
+@pytest.mark.parametrize("name", ["lenpen", "unkpen", "temperature"])
+def test_numbers_that_make_scores_infinite_are_refused(
+    decoding: str, name: str, model: Any
+) -> None:
+    task = make_task(decoding, model.encoder.dictionary, model.decoder.dictionary)
+    for value in (float("nan"), float("-inf")):
+        with pytest.raises(ValueError, match=f"^--{name} {value}: it must be a finite number$"):
+            task.build_generator([model], generation_options(**{name: value}))

@@ -25,7 +25,7 @@ from fairseq_aggdec.search.compiled.searches import (
     numbers,
 )
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError, check_scores
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
 from fairseq_aggdec.windows.transfer import int64_array, to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
@@ -246,12 +246,19 @@ class WindowByWindow:
 
 
 def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
-    """The hypotheses of every sentence, in the order of finishing."""
+    """The hypotheses of every sentence, in the order of finishing.
+
+    Raises:
+        NonFiniteError: the best of a sentence has scores that are not finite; those of others may be -inf.
+    """
     found: list[list[Hypothesis]] = [[] for _ in outputs.rounds]
+    sums: list[list[tuple[bool, float, float]]] = [[] for _ in outputs.rounds]
     each = zip(outputs.owners, outputs.tokens(), outputs.scores(), outputs.totals, strict=True)
     for owner, tokens, scores, total in each:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
             score = -math.inf
         found[owner].append(of_numbers(tokens, scores, score, outputs.rounds[owner]))
+        sums[owner].append((math.isnan(score), score, total))
+    check_scores(max(own)[-1] if own else 0.0 for own in sums)
     return found
