@@ -50,6 +50,10 @@ class Translator(BatchDecoder):
         sentences: Iterable[str],
         batch_size: int = 32,
         progress: bool = False,
+        *,
+        beam: int | None = None,
+        nbest: int | None = None,
+        prefix: str | Iterable[str] | None = None,
         **options: Any,
     ) -> list[str]:
         """The best output for every sentence.
@@ -58,9 +62,9 @@ class Translator(BatchDecoder):
             sentences: text, one sentence each; an empty one is decoded as the model does it.
             batch_size: sentences decoded together at most; 1 for the least waiting, more for throughput.
             progress: show a bar on stderr.
-            **options: of this call only: ``beam``, ``nbest``, ``prefix``, ``source_lang``, ``target_lang``,
-                ``max_len_b``, ``min_len``, ``drafts``, ``attention``, ``on_token``, ``max_tokens``; see
-                :class:`~fairseq_aggdec.api.calls.Call`.
+            beam, nbest, prefix: of this call only: beam size, hypotheses per sentence, and how outputs must begin.
+            **options: more of this call: ``source_lang``, ``target_lang``, ``max_len_b``, ``min_len``, ``drafts``,
+                ``attention``, ``on_token``, ``max_tokens``; see :class:`~fairseq_aggdec.api.calls.Call`.
 
         Raises:
             TypeError: one string instead of several, a sentence that is no string, or an unknown option.
@@ -74,6 +78,7 @@ class Translator(BatchDecoder):
         >>> model.translate(["Це добре ."], prefix="Це не")
         ['Це не добре .']
         """
+        options |= given(beam=beam, nbest=nbest, prefix=prefix)
         return list(self.stream(sentences, batch_size, progress=progress, **options))
 
     def generate(
@@ -81,6 +86,10 @@ class Translator(BatchDecoder):
         sentences: Iterable[str],
         batch_size: int = 32,
         progress: bool = False,
+        *,
+        beam: int | None = None,
+        nbest: int | None = None,
+        prefix: str | Iterable[str] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """For every sentence its hypotheses, the best first: ``nbest`` of them at most.
@@ -98,6 +107,7 @@ class Translator(BatchDecoder):
         >>> best.tokens
         ('▁Я', '▁знаю', '▁,', '▁що', '▁ти', '▁тут', '▁.')
         """
+        options |= given(beam=beam, nbest=nbest, prefix=prefix)
         return list(self._hypotheses(sentences, batch_size, LOOKAHEAD, progress, options))
 
     def stream(
@@ -106,13 +116,17 @@ class Translator(BatchDecoder):
         batch_size: int = 32,
         lookahead: int = LOOKAHEAD,
         progress: bool = False,
+        *,
+        beam: int | None = None,
+        nbest: int | None = None,
+        prefix: str | Iterable[str] | None = None,
         **options: Any,
     ) -> Iterator[str]:
         """The best outputs one by one, of any number of sentences: memory is bounded by what is read ahead.
 
         Args:
             sentences: as :meth:`translate` takes them, read while outputs are asked for.
-            batch_size, progress, **options: as there.
+            batch_size, progress, beam, nbest, prefix, **options: as there.
             lookahead: batches that are read before one is decoded; 1 answers a batch as soon as it is there.
 
         Raises:
@@ -127,6 +141,7 @@ class Translator(BatchDecoder):
         Це добре .
         Я знаю , що ти тут .
         """
+        options |= given(beam=beam, nbest=nbest, prefix=prefix)
         for ranked in self._hypotheses(sentences, batch_size, lookahead, progress, options):
             yield ranked[0].text if ranked else ""
 
@@ -201,6 +216,11 @@ class Translator(BatchDecoder):
                     yield ranked
                     bar.update()
                 first += len(chunk)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_texts(sentences: object) -> None:

@@ -86,9 +86,11 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
 
 def _checked(folder: Folder) -> Folder:
     name = folder.config.activation_function
-    if name not in ACTIVATIONS and name not in SWISHES:
+    if not isinstance(name, str) or (name not in ACTIVATIONS and name not in SWISHES):
         known = ", ".join([*ACTIVATIONS, *SWISHES])
-        raise ValueError(f"{folder.path}: activation {name!r} cannot be converted, only {known}")
+        raise ValueError(
+            f"{folder.path}: activation {name!r:.40} cannot be converted, only {known}"
+        )
     if getattr(folder.tokenizer, "legacy_behaviour", False):
         raise ValueError(
             f"{folder.path}: its tokenizer puts the language behind the source (legacy_behaviour), and no task of "

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_aggdec.compat import read_stored, unreadable
 
 KINDS = ("bart", "m2m_100", "marian", "mbart")  # values of model_type; NLLB is an m2m_100
-POSITIONS = 1 << 20  # more has no model; some store no table that tells
+POSITIONS = 1 << 14  # more has no model; some store no table that tells
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there counts
 
 
@@ -121,11 +121,25 @@ def check_sizes(folder: Folder, weights: Mapping[str, Tensor]) -> None:
     limits = dict.fromkeys(("vocab_size", "decoder_vocab_size", "d_model"), longest)
     limits |= dict.fromkeys(("encoder_layers", "decoder_layers"), len(weights))
     limits["max_position_embeddings"] = POSITIONS
+    heads = ("encoder_attention_heads", "decoder_attention_heads")
+    limits |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", *heads), longest)
     for name, limit in limits.items():
         size = getattr(folder.config, name, None)
-        if size is not None and (not isinstance(size, int) or not 0 < size <= limit):
+        if size is not None and (type(size) is not int or not 0 < size <= limit):
             raise ValueError(
                 f"{folder.path}: its configuration has {name} {size!r:.40}, and its weights {limit} at most"
+            )
+    start = folder.config.decoder_start_token_id
+    rows = getattr(folder.config, "decoder_vocab_size", None) or folder.config.vocab_size
+    if start is not None and (type(start) is not int or not 0 <= start < rows):
+        raise ValueError(
+            f"{folder.path}: its configuration has decoder_start_token_id {start!r:.40}, which is none of {rows} types"
+        )
+    for name in heads:
+        if folder.config.d_model % getattr(folder.config, name):
+            raise ValueError(
+                f"{folder.path}: its configuration has {name} {getattr(folder.config, name)}, which do not divide "
+                f"the width {folder.config.d_model}"
             )
 
 

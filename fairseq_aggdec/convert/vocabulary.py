@@ -55,7 +55,7 @@ def sides(folder: Folder) -> tuple[Vocabulary, Vocabulary]:
     source = vocabulary(folder, _tokens(folder), config.vocab_size)
     if not getattr(tokenizer, "separate_vocabs", False):
         return source, source
-    tokens = {row: token for token, row in tokenizer.target_encoder.items()}
+    tokens = _by_row(folder, tokenizer.target_encoder)
     return source, vocabulary(folder, tokens, config.decoder_vocab_size)
 
 
@@ -63,7 +63,9 @@ def _tokens(folder: Folder) -> dict[int, str]:
     """Row -> token of the source side, for rows that a token is mapped to."""
     tokenizer = folder.tokenizer
     if folder.kind == "marian":  # its method knows the target's tokens
-        return {row: token for token, row in tokenizer.encoder.items()}
+        return _by_row(folder, tokenizer.encoder)
+    if isinstance(given := getattr(tokenizer, "encoder", None), dict):
+        _by_row(folder, given)
     found = {}
     for row in range(folder.config.vocab_size):
         try:
@@ -72,6 +74,21 @@ def _tokens(folder: Folder) -> dict[int, str]:
             continue
         if token is not None and tokenizer.convert_tokens_to_ids(token) == row:
             found[row] = token
+    return found
+
+
+def _by_row(folder: Folder, rows: Mapping[str, int]) -> dict[int, str]:
+    """Row -> token.
+
+    Raises:
+        ValueError: two tokens have one row, and fairseq would know one of them only.
+    """
+    found: dict[int, str] = {}
+    for token, row in rows.items():
+        if found.setdefault(row, token) != token:
+            raise ValueError(
+                f"{folder.path}: its tokens {found[row]!r} and {token!r} have one row, {row}"
+            )
     return found
 
 

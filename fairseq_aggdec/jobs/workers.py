@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.jobs import ending, ray_tasks
 from fairseq_aggdec.jobs.claims import LEASE
 from fairseq_aggdec.jobs.job import BulkError
+
+logger = logging.getLogger(__name__)
 
 HERE, RAY = "here", "ray"
 RANKS = ("LOCAL_RANK", "SLURM_LOCALID")  # of torchrun and of srun
@@ -77,13 +80,27 @@ def begin(cpu: bool) -> None:
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, ending.ask)
+    rank = local_rank(os.environ)
     if not cpu and torch.cuda.is_available():
-        torch.cuda.set_device(local_rank(os.environ) % torch.cuda.device_count())
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    elif rank:
+        logger.info("the number of this process, %d, is ignored: there is no GPU to choose", rank)
 
 
 def local_rank(environment: Mapping[str, str]) -> int:
-    """The number of this process on its machine, from what torchrun or srun say; 0 where they did not start it."""
-    return next((int(environment[name]) for name in RANKS if environment.get(name)), 0)
+    """The number of this process on its machine, from what torchrun or srun say; 0 where they did not start it.
+
+    Raises:
+        BulkError: what they say is no number.
+    """
+    name = next((name for name in RANKS if environment.get(name)), None)
+    if name is None:
+        return 0
+    if not environment[name].isdecimal():
+        raise BulkError(
+            f"{name}={environment[name]}: it must be the number of this process, from 0 on"
+        )
+    return int(environment[name])
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,3 +226,10 @@ def test_importing_the_package_does_not_load_the_interface() -> None:
     )
     python = warm.python(fairseq=False)
     subprocess.run([python, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+@pytest.mark.parametrize("method", ["translate", "generate", "stream"])
+def test_the_options_of_a_call_that_many_need_are_in_the_signature(method: str) -> None:
+    """Editors and ``help()`` show them."""
+    names = inspect.signature(getattr(Translator, method)).parameters
+    assert {"beam", "nbest", "prefix"} <= names.keys()

@@ -168,3 +168,21 @@ def test_what_ray_is_asked_for() -> None:
         with pytest.raises(BulkError, match="2 of 3 workers failed: no file; once"):
             workers.launch(args, "aggdec-generate", "logs")
         assert ray.shutdown.call_count == 2
+
+
+@pytest.mark.parametrize("rank", ["x", "-1", "1.5"])
+def test_a_number_of_a_process_that_is_none_is_refused(rank: str) -> None:
+    """On a machine without a GPU too, where it chooses nothing."""
+    with pytest.raises(BulkError, match=f"^LOCAL_RANK={rank}: it must be the number"):
+        workers.local_rank({"LOCAL_RANK": rank})
+    assert workers.local_rank({"SLURM_LOCALID": "3"}) == 3 and workers.local_rank({}) == 0
+
+
+def test_a_number_that_chooses_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    monkeypatch.setattr(workers, "set_up_log", lambda level: None)
+    with caplog.at_level("INFO", "fairseq_aggdec"):
+        workers.begin(cpu=True)
+    assert "the number of this process, 7, is ignored" in caplog.text

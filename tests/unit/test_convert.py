@@ -209,6 +209,17 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "giant width": (lambda f: edit(f, d_model=10**12), "has d_model 1000000000000"),
     "giant depth": (lambda f: edit(f, encoder_layers=10**6), "has encoder_layers 1000000"),
     "no layers": (lambda f: edit(f, decoder_layers=-1), "has decoder_layers -1"),
+    "no heads": (lambda f: edit(f, encoder_attention_heads=0), "has encoder_attention_heads 0"),
+    "heads in words": (lambda f: edit(f, decoder_attention_heads="x"), "attention_heads"),
+    "odd heads": (lambda f: edit(f, encoder_attention_heads=5), "5, which do not divide"),
+    "a switch for layers": (lambda f: edit(f, encoder_layers=True), "encoder_layers"),
+    "giant inner width": (lambda f: edit(f, decoder_ffn_dim=10**12), "has decoder_ffn_dim"),
+    "an activation of parts": (lambda f: edit(f, activation_function={"a": 1}), "activation"),
+    "a start that is no type": (
+        lambda f: edit(f, decoder_start_token_id=10**6),
+        "decoder_start_token_id 1000000, which is none of",
+    ),
+    "a million positions": (lambda f: edit(f, max_position_embeddings=10**6), "max_position_emb"),
     "many positions": (lambda f: edit(f, max_position_embeddings=10**10), "max_position_emb"),
     "no layer": (
         lambda f: drop(f, "model.encoder.layers.1.fc1.bias"),
@@ -249,3 +260,14 @@ def test_a_language_is_no_path(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no name of a language"):
         convert(tmp_path / "hf", tmp_path / "deep" / "out", None, None)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["hf"]
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m_100"])
+def test_two_tokens_of_one_row_are_refused(kind: str, tmp_path: Path) -> None:
+    """One of them would silently be ``<unk>``."""
+    folders.make(kind, tmp_path / "hf")
+    path = tmp_path / "hf" / "vocab.json"
+    tokens = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(tokens | {"another": 9}), encoding="utf-8")
+    with pytest.raises(ValueError, match="and 'another' have one row, 9"):
+        convert(tmp_path / "hf", tmp_path / "out", *folders.PAIRS.get(kind, (None, None)))
