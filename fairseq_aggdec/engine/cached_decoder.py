@@ -40,6 +40,7 @@ class CachedDecoder:
         packed: the weights.
         cache: keys and values of the batch.
         heads: block heads; None: the decoder has none.
+        types: the only ones (M,) int64 that a shortlist leaves; None: all. chosen: the projection to these.
         graphs: captured steps; None: on a CPU, or not asked for.
     """
 
@@ -141,15 +142,17 @@ class CachedDecoder:
     def _batch_started(self, encoder_out: EncoderOut, rows: int) -> None:
         self.views = None
         self.types: Tensor | None = None
+        self.chosen = self.packed.project_vocabulary
         if self.heads is not None:
             self.heads.start(encoder_out, rows)
 
     def restrict(self, types: Tensor) -> None:
         """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
         part = some_outputs(self.decoder.output_projection, types)
-        # In fp32 laying the weight out anew for every batch would not pay.
-        precision = replace(self.packed.precision, pack=False)
-        self.types, self.project_types = types, linear([part], precision)
+        # Laying the weight out anew for every batch pays where the compiled library decodes the batch alone.
+        pack = self.compiled is not None and self.packed.precision.pack
+        self.types = types.contiguous()
+        self.chosen = linear([part], replace(self.packed.precision, pack=pack))
 
     def features(self, window: Window) -> Tensor:
         """Runs a window and stores its keys and values: tokens (N,) -> features (N, C_out), or (B * wanted, C_out)."""
@@ -219,7 +222,7 @@ class CachedDecoder:
         else:
             types = self.decoder.output_projection.out_features
             logits = features.new_full((len(features), types), -torch.inf)
-            logits[:, self.types] = self.project_types(features)
+            logits[:, self.types] = self.chosen(features)
         return logits if temperature == 1.0 else logits.div_(temperature)
 
     @property

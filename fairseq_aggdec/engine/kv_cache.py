@@ -77,7 +77,9 @@ class KVCache:
             self.room = self.spare.view(shape)
             return self.room
         if not self.hides or room.shape[:2] != shape[:2] or room.size(2) < shape[2]:
-            room = self.room = spare[:count].view(shape)
+            if self.hides:  # all of it: then this batch seldom needs new memory
+                shape = (*shape[:2], len(spare) // (count // shape[2]), shape[3])
+            room = self.room = spare[: math.prod(shape)].view(shape)
         return room if self.hides else room.zero_()
 
     def reserve(self, places: int) -> None:
@@ -86,9 +88,16 @@ class KVCache:
             extra = max(places - self.capacity, self.capacity // 2)
             self.entries = F.pad(self.entries, (0, 0, 0, extra))
             self.capacity += extra
+            self._keep_room()
             if self.graphs is not None:  # they may be where they are to be, which is emptied first
                 self.memory = [memory.clone() for memory in self.memory]
             self._move_in()
+
+    def _keep_room(self) -> None:
+        """Entries that have grown are the memory of the next batch, if they are larger than what was kept for it."""
+        spare = self.spare
+        if self.graphs is None and spare is not None and self.entries.numel() > spare.numel():
+            self.spare, self.room = self.entries.view(-1), self.entries
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies entries: (row, from which place, to which)."""

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.lattice.candidates import Shortlist
 from tests.equality.test_blockwise import headed
 from tests.random_models import random_tables
@@ -85,6 +87,32 @@ def test_one_model_and_several_batches(decoding: str, bias: bool, folder: Path) 
             for a, b in zip(expected, unconfined, strict=True)
         )
     assert whole > 0  # else nothing was tested
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.parametrize("int8", ["none", "all"])
+def test_no_python_between_iterations(
+    int8: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library multiplies with the types on the list only, and its bits are those of the whole product."""
+    model = make_model(make_task(), 3)
+    task = make_task("iad", shortlist=COUNT, lattice=str(folder), int8=int8)
+    generator = task.build_generator([model], generation_options())
+    sample = make_batch(random_sources(2, 5))
+    types = types_of(sample)
+    monkeypatch.setattr(Verifier, "read", None)
+    found = task.inference_step(generator, [model], sample)
+    projection = model.decoder.output_projection
+    whole = torch.nn.Linear(projection.in_features, projection.out_features)
+    whole.weight = projection.weight
+    whole.bias = torch.nn.Parameter(torch.full((projection.out_features,), -torch.inf))
+    whole.bias.data[types] = 0.0
+    model.decoder.output_projection = whole
+    generator.shortlist = None
+    expected = task.inference_step(generator, [model], sample)
+    for (mine,), (other,) in zip(found, expected, strict=True):
+        assert torch.equal(mine["tokens"], other["tokens"])
+        assert torch.equal(mine["positional_scores"], other["positional_scores"])
 
 
 def test_ensembles_and_options(folder: Path) -> None:

@@ -32,11 +32,11 @@ def readable_decoders(verifier: Any) -> list[CachedDecoder]:
 def _readable(decoder: Any) -> bool:
     if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
         return False
-    packed, plain = decoder.packed, decoder.types is None
+    packed, plain = decoder.packed, decoder.chosen.kernel is not None
     first = None if decoder.heads is None else decoder.heads.exact.first_head
     plain = plain and all(part.kernel is not None for part in first or ())
     plain = plain and packed.project_out is None and packed.span is None
-    return plain and decoder.compiled.embeds and packed.project_vocabulary.kernel is not None
+    return plain and decoder.compiled.embeds
 
 
 # A call of the library is at most about so long, seconds: between two calls Python handles signals (Ctrl-C) and asks
@@ -54,7 +54,7 @@ class DecoderReader:
     """
 
     def __init__(self, decoder: CachedDecoder):
-        compiled, kernel = decoder.compiled, decoder.packed.project_vocabulary.kernel
+        compiled, kernel = decoder.compiled, decoder.chosen.kernel
         assert compiled is not None and kernel is not None
         self.decoder, self.compiled = decoder, compiled
         self.table: Tensor | None = None
@@ -66,6 +66,8 @@ class DecoderReader:
                 expand.kernel.address,
                 contract.kernel.address,
             )
+        if decoder.types is not None:
+            self.struct.shortlist = decoder.types.data_ptr()
         step = compiled.step
         step.mask = step.seen = step.blocks = None
         step.causal, step.wanted, step.threads = True, 0, torch.get_num_threads()

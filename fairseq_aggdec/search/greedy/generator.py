@@ -152,7 +152,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         # A subclass may search in another way.
         own = getattr(self._search_on_host, "__func__", None)
         own_search = own is not DraftAndVerifyGenerator._search_on_host
-        if restricted or own_search or not library.decode(self, state):
+        if own_search or not library.decode(self, state):
             self._search_on_host(state, drafter, self.counters)
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
