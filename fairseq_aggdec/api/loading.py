@@ -59,6 +59,17 @@ TEXT = {"bpe", "post_process", "spm", "tokenizer"}
 OF_THE_CHECKPOINT = ("left_pad_source", "left_pad_target", "max_source_positions")
 
 
+# What `aggdec convert` stores of the search that a model's authors chose; the beam is an argument.
+OF_AUTHORS = ("lenpen", "max_len_b", "min_len", "no_repeat_ngram_size")
+
+
+def _authors(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Generation options that a converted checkpoint brings along."""
+    stored = state.get("generation")
+    given = stored if isinstance(stored, dict) else {}
+    return {name: given[name] for name in OF_AUTHORS if type(given.get(name)) in (int, float)}
+
+
 def from_pretrained(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str],
@@ -113,6 +124,7 @@ def from_pretrained(
     paths = _paths(path)
     states = [load_checkpoint(one) for one in paths]
     saved = states[0].get("cfg") or {}
+    options = _authors(states[0]) | options
     precision = _precision(dtype)
     cfg = make_config(paths, str(data), decoding, beam, saved, options)
     _set(cfg.task, "drafter_path", None if drafter_path is None else os.fspath(drafter_path))

@@ -17,6 +17,8 @@ import torch
 from fairseq.utils import split_paths
 from torch import nn
 
+from fairseq_aggdec.api.languages import make_task
+from fairseq_aggdec.api.loading import make_config
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
@@ -45,7 +47,6 @@ from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.search.beam.board import chooses_alike
 from fairseq_aggdec.search.judge.fused import decides_alike
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 Lines = Iterator[tuple[str, str]]
 
@@ -150,7 +151,8 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
     if MASK_EMBEDDING in state["model"]:
         yield "advice", "this is a drafter: give it to --drafter-path, and its verifier to --path"
         return
-    task = make_task(trained, data)
+    saved = state.get("cfg") or {}
+    task = make_task(make_config([path], str(data), "beam", 5, saved, {}), state, trained)
     model = load_model(path, state, task)
     model.eval()
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
@@ -185,14 +187,6 @@ def int8_of(model: nn.Module, gaps: Sequence[str | None]) -> str:
     if isinstance(decoder, MarkovDecoder) or getattr(decoder, "geometry", Geometry()) != Geometry():
         reasons.append("not with --decoding interleaved or lattice")
     return f"refused: {'; '.join(reasons)}" if reasons else "possible"
-
-
-def make_task(trained: Any, data: Path) -> Any:
-    """The task with the dictionaries of a data folder, in the languages of the checkpoint."""
-    config = TranslationAggdecConfig(data=str(data))
-    config.source_lang, config.target_lang = trained.get("source_lang"), trained.get("target_lang")
-    config.model_paths = None
-    return TranslationAggdecTask.setup_task(config)
 
 
 def refusals_of(model: nn.Module) -> Iterator[str]:

@@ -249,6 +249,7 @@ def _save(
     cfg |= {"model": options, "task": _stored_task(task, output), "bpe": pieces}
     cfg["generation"] |= generation
     state = {"args": None, "cfg": cfg, "model": model, "last_optimizer_state": None}
+    state["generation"] = generation  # what from_pretrained and the service decode with
     torch.save(state | NEW_ENTRIES, output / "model.pt")
     checked_model(str(output / "model.pt"))
 

@@ -34,7 +34,7 @@ OTHER_SEARCHES = (
 GREEDY = dict.fromkeys(
     ("nbest", *OTHER_SEARCHES, "prefix_allowed_tokens_fn"),
     "it finds one greedy hypothesis; use --decoding stock",
-)
+) | {"nbest": "it finds one greedy hypothesis; use --decoding beam"}
 
 
 def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str, asked: str = "") -> None:

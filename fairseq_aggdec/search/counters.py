@@ -126,6 +126,8 @@ class Counters:
     def summary(self) -> str:
         """One line for the log."""
         seconds = ", ".join(f"{part} {self.seconds[part]:.2f}" for part in PARTS)
+        rate = f"acceptance rate {100 * self.acceptance_rate:.1f} %"
+        accepted = rate if self.drafted else "nothing drafted"
         searched = ""
         if self.nodes:
             each = 1 / max(1, self.sentences)
@@ -136,7 +138,7 @@ class Counters:
         return (
             f"{self.sentences} sentences, {self.tokens} tokens, {self.iterations} iterations, "
             f"{searched}mean accepted tokens {self.mean_accepted_tokens:.2f}, "
-            f"acceptance rate {100 * self.acceptance_rate:.1f} %, "
+            f"{accepted}, "
             f"tokens per iteration {self.histogram()}, seconds: {seconds}{self._notes()}"
         )
 

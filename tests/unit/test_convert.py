@@ -14,11 +14,14 @@ import torch
 from fairseq.data import Dictionary
 from torch.nn.functional import layer_norm
 
+import fairseq_aggdec
+from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.cli.convert import TO_PIECES
 from fairseq_aggdec.compat import CheckpointError, check_checkpoint
 from fairseq_aggdec.convert import folder as reading
 from fairseq_aggdec.convert.checkpoint import convert
 from fairseq_aggdec.convert.weights import folded, sinusoids
+from fairseq_aggdec.options.options import Options
 from tests import hugging_face_folders as folders
 
 transformers = pytest.importorskip("transformers")
@@ -271,3 +274,19 @@ def test_two_tokens_of_one_row_are_refused(kind: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(tokens | {"another": 9}), encoding="utf-8")
     with pytest.raises(ValueError, match="and 'another' have one row, 9"):
         convert(tmp_path / "hf", tmp_path / "out", *folders.PAIRS.get(kind, (None, None)))
+
+
+def test_python_decodes_with_the_search_of_the_authors(tmp_path: Path) -> None:
+    """As the command that is printed; what a caller says counts more."""
+    folders.make("m2m_100", tmp_path / "hf")
+    given = {"max_length": 12, "length_penalty": 0.5, "no_repeat_ngram_size": 3, "num_beams": 2}
+    search(tmp_path / "hf", json.dumps(given))
+    convert(tmp_path / "hf", tmp_path / "out", "en", "fr")
+    path = tmp_path / "out" / "model.pt"
+    model = fairseq_aggdec.from_pretrained(path, tmp_path / "out", device="cpu")
+    options = Options.of(model.generator)
+    found = options.max_len_b, options.len_penalty, options.no_repeat_ngram_size, options.beam_size
+    assert found == (10, 0.5, 3, 5)
+    model = fairseq_aggdec.from_pretrained(path, tmp_path / "out", device="cpu", max_len_b=7)
+    assert Options.of(model.generator).max_len_b == 7
+    doctor.main([str(tmp_path / "out"), "--path", str(path)])

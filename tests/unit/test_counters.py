@@ -132,3 +132,8 @@ def test_modules_are_timed_apart_with_what_they_gave_a_device() -> None:
     assert counters.seconds["encoder"] == 6.0 and drafter.encoder_seconds == 0.0
     assert waits == [(True, True)] * 3  # stock has no parts
     assert counters.wait is None and drafter.wait is None
+
+
+def test_without_drafts_no_rate_is_told() -> None:
+    assert "nothing drafted, " in Counters().summary()
+    assert "acceptance rate" not in Counters().summary()
