@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -107,8 +108,15 @@ def _pair(folder: Folder, source: str | None, target: str | None) -> tuple[str, 
     elif folder.kind == "marian":
         source = source or folder.tokenizer.source_lang
         target = target or folder.tokenizer.target_lang
-    wrong = [code for code in (source, target) if codes and code not in codes]
-    if source is None or target is None or wrong:
+    named = {"--source-lang": source, "--target-lang": target}
+    for option, code in named.items():
+        if code is not None and codes and code not in codes:
+            near = difflib.get_close_matches(code, codes, 3, 0.4) or codes[:3]
+            raise ValueError(
+                f"{option} {code:.40}: the model knows no such language, only {len(codes)} others, such as "
+                f"{', '.join(near)}"
+            )
+    if source is None or target is None:
         choice = f" of {' '.join(codes)}" if codes else ""
         raise ValueError(f"{folder.path}: name --source-lang and --target-lang{choice}")
     for code in (source, target):

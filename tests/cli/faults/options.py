@@ -25,6 +25,10 @@ def method(name: str, rest: str) -> str:
 # method, options, what the message names
 SENSELESS = [
     ("greedy", "--no-repeat-ngram-size -1", "--no-repeat-ngram-size -1"),
+    ("greedy", "--unkpen=-inf", "--unkpen -inf"),
+    ("beam", "--lenpen nan", "--lenpen nan"),
+    ("beam", "--lenpen inf --beam 2", "--lenpen inf"),
+    ("iad", "--temperature inf", "--temperature inf"),
     ("greedy", "--beam 0", "--beam 0"),
     ("beam", "--beam -2", "--beam -2"),
     ("beam", "--batch-size 0", "--batch-size 0"),
@@ -129,6 +133,8 @@ HUGE = [
     ("interleaved", "--beam 1000000 --variant dedup=0"),
     ("greedy", "--no-repeat-ngram-size 1000000"),
     ("greedy", "--unkpen inf"),
+    ("greedy", "--lenpen -1000"),
+    ("iad", "--lenpen 40"),
     ("greedy", "--max-len-b 1000000000"),
     ("iad", "--batch-size 1000000000"),
 ]
