@@ -34,7 +34,7 @@ WORKING_TREE = "."
 METHODS: dict[str, dict[str, Any]] = {
     "greedy": {"decoding": "greedy"},
     "iad": {"decoding": "iad"},
-    "gad": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "block_size": 5},
+    "gad": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "draft_tokens": 5},
     "beam 5": {"decoding": "beam", "beam": 5},
 }
 SENTENCES = {1: 24, 32: 96}  # batch size -> sentences of a round

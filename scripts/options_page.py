@@ -13,7 +13,7 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import added_options, own
-from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.options.settings import VARIANTS
 
 INTRODUCTION = """\
 # Options
@@ -60,8 +60,7 @@ What a method cannot honour is refused in one sentence before any sentence is de
 | `--retain-iter-history` | `lattice` |
 | `--prefix-size` with `--shortlist` | the methods with a shortlist |
 
-An option that has no effect with the chosen method is named in a warning. Old names of options still work:
-[moved](moved.md#options).
+An option that has no effect with the chosen method is named in a warning.
 
 The run ends with a summary on stderr, where fairseq logs. It has sentences, tokens, iterations, mean accepted tokens,
 acceptance rate, a histogram, and seconds in encoder, draft, verification and the rest.

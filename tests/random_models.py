@@ -15,6 +15,8 @@ from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
 from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
+from fairseq_aggdec.methods.options.reading import joined
+from fairseq_aggdec.methods.options.settings import VARIANT_FIELDS
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 fairseq_aggdec.register()
@@ -50,9 +52,12 @@ def make_task(
 ) -> TranslationAggdecTask:
     config = TranslationAggdecConfig(data="", source_lang="src", target_lang="tgt")
     config.decoding = decoding
-    said = "block_size" in options or options.get("draft_nodes") or options.get("draft_tree")
+    said = "draft_tokens" in options or options.get("draft_tree")
     if decoding in ("gad", "blockwise") and not said:
         config.draft_tokens = "all"  # to draft in every iteration, whatever pays
+    keys = {name: options.pop(name) for name in VARIANT_FIELDS if name in options}
+    if keys:
+        options["variant"] = joined({name.replace("_", "-"): one for name, one in keys.items()})
     for name, value in options.items():
         assert hasattr(config, name), name
         setattr(config, name, value)

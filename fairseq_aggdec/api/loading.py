@@ -22,15 +22,13 @@ from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.kernels.mapped import read_once
-from fairseq_aggdec.methods.options.old_names import OLD_NAMES
-from fairseq_aggdec.methods.options.settings import refuse_switch
+from fairseq_aggdec.methods.options.reading import refuse_switch
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Arguments of their own, not options.
 DECODING = set(NAMES) - {"bf16", "decoding", "drafter_path"}
-OLD = {old.name for old in OLD_NAMES}  # they work, and no message advises them
 # Those of fairseq's generation options that mean something without its command line.
 GENERATION = {
     "diverse_beam_groups",
@@ -153,9 +151,8 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     known = sorted(DECODING | GENERATION | LANGUAGES | TEXT)
     for name in options:
         if name not in known:
-            shown = [one for one in known if one not in OLD]
-            near = difflib.get_close_matches(name, [*shown, *ARGUMENTS], 3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(shown)}"
+            near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
             raise TypeError(f"there is no option {name!r}: {hint}")
 
 

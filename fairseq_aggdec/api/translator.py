@@ -99,7 +99,7 @@ class Translator(BatchDecoder):
         >>> from fairseq_aggdec import from_pretrained
         >>> folder = "checkpoints/ua_gec"
         >>> model = from_pretrained(
-        ...     f"{folder}/checkpoint.pt", folder, "iad", spm=f"{folder}/spm.model", iad_draft_length="all"
+        ...     f"{folder}/checkpoint.pt", folder, "iad", spm=f"{folder}/spm.model", draft_tokens="all"
         ... )
         >>> [[best]] = model.generate(["Я знаю що ти тут ."])
         >>> best.text, best.steps, round(best.mean_accepted, 2)

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.jobs.job import BulkError
 from fairseq_aggdec.methods.config import DecodingConfig
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
 from fairseq_aggdec.methods.table import method_of
 
@@ -26,7 +26,7 @@ RELEVANT = {
     "common": ("seed", "fp16", "bf16"),
     "dataset": ("max_tokens", "batch_size"),
 }
-DECODING = {one.name for one in fields(DecodingConfig)} - {"bf16"}  # under old names too
+DECODING = {one.name for one in fields(DecodingConfig)} - {"bf16"}
 FILES = ("_path", "_file")
 NAMING = ("task", "common_eval", "tokenizer", "bpe")  # sections with names of files to be read
 IRRELEVANT = {

@@ -35,7 +35,7 @@ from fairseq_aggdec.api.session import (
 )
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.methods.options.kinds import VERIFIED
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.records import machine, results
 
 

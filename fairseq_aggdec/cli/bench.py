@@ -40,18 +40,10 @@ from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
 from fairseq_aggdec.records import gec_score, machine, quality, results
 
-# Former tools -> what they measured where nothing was said.
-FORMER: dict[str, dict[str, object]] = {
-    "benchmark": {"systems": ["beam5", "beam1", "greedy", "iad"], "threads": [1, 2]},
-    "compare": {"batch_sizes": [1]},
-    "rivals": {"systems": ["all"], "batch_sizes": [1, 8, 32, 128], "apart": True},
-}
 
-
-def own_parser(former: str = "") -> argparse.ArgumentParser:
+def own_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own_options(parser)
-    parser.set_defaults(**FORMER.get(former, {}))
     return parser
 
 
@@ -278,21 +270,21 @@ def rounded(numbers: Sequence[float]) -> list[float]:
     return [round(number, 4) for number in numbers]
 
 
-def prepared(arguments: Sequence[str], former: str = "") -> Bench:
+def prepared(arguments: Sequence[str]) -> Bench:
     """What a command line asks for, loaded."""
-    args, rest = own_parser(former).parse_known_args(list(arguments))
+    args, rest = own_parser().parse_known_args(list(arguments))
     found, absent = entries(args, rest)
     check(args, found, rest)
     return Bench(args, rest, found, absent)
 
 
-def run(arguments: Sequence[str], former: str = "") -> None:
+def run(arguments: Sequence[str]) -> None:
     if {"-h", "--help"} & {*arguments}:
         build_parser().print_help()
         return
-    prepared(arguments, former).run()
+    prepared(arguments).run()
 
 
-def main(given: Sequence[str] | None = None, former: str = "") -> None:
+def main(given: Sequence[str] | None = None) -> None:
     with results.refusals():
-        run(list(sys.argv[1:] if given is None else given), former)
+        run(list(sys.argv[1:] if given is None else given))

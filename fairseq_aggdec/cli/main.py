@@ -26,7 +26,6 @@ TOOLS = {
 }
 # Tools whose module is not cli/NAME.py.
 ELSEWHERE = {"average-checkpoints": "distill.average_checkpoints"}
-FORMER = ("benchmark", "compare", "rivals")  # names of `bench` until version 0.3
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 
 
@@ -82,7 +81,7 @@ def module_of(name: str) -> str:
 def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs a tool as ``aggdec NAME`` does, with the arguments of this process by default; its exit status."""
     command = f"aggdec {name}"
-    if name not in TOOLS and name not in FORMER:
+    if name not in TOOLS:
         return refusals.refuse(command, no_such_tool(name))
 
     given = sys.argv[1:] if arguments is None else arguments
@@ -92,8 +91,6 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     def tool(given: list[str]) -> object:
         # In sys.argv too: results name the command that made them.
         sys.argv = [command, *given]
-        if name in FORMER:
-            return importlib.import_module("fairseq_aggdec.cli.bench").main(given, name)
         return importlib.import_module(module_of(name)).main()
 
     return refusals.run(command, tool, given)

@@ -1,118 +1,48 @@
-"""Every decoding option of the plugin, declared once; the task's options are these beside fairseq's own."""
+"""The decoding options as fairseq takes them: a class of its configuration, flags of the command line."""
 
 import argparse
-from dataclasses import dataclass, make_dataclass
-from typing import Any, Optional
+from dataclasses import field, make_dataclass
+from typing import Any, Optional, get_type_hints
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II
 
-from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
-from fairseq_aggdec.methods.options.old_names import OLD_NAMES
-from fairseq_aggdec.methods.options.settings import INT8
-from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.options.reading import INT8
+from fairseq_aggdec.methods.options.settings import OPTIONS, VARIANTS, Settings
 from fairseq_aggdec.models.options import add_flags, option
 
-DECODING = ChoiceEnum(list(KINDS))
-DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
-OF_LOOP = ", ".join(VERIFIED)
-
-# Options under the names that they had before: they work and are not shown.
-OldNames: Any = make_dataclass(
-    "OldNames",
-    [
-        (
-            old.name,
-            Optional[str] if old.default is None else type(old.default),
-            option(old.default, argparse.SUPPRESS),
-        )
-        for old in OLD_NAMES
-    ],
-    bases=(FairseqDataclass,),
-    namespace={"__module__": __name__},
-)
+TYPES = get_type_hints(Settings) | {"acceptance": str}
 
 
-@dataclass
-class DecodingConfig(OldNames):
-    """How ``fairseq-generate`` and its relatives decode."""
-
-    decoding: DECODING = option(
-        "beam", "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
-    )
+def _declared() -> list[tuple[str, Any, Any]]:
+    """Name, type and field of every option, in the forms that fairseq reads: ``Optional``, enumerations of choices."""
+    found: list[tuple[str, Any, Any]] = []
+    for name, one in OPTIONS.items():
+        told = dict(one.metadata)
+        choices, const = told.pop("choices", None), told.pop("const", None)
+        kind = ChoiceEnum(list(choices)) if choices else TYPES[name]
+        if kind == str | None:
+            kind = Optional[str]
+        if const is not None:
+            told["argparse_const"] = const
+        default = "exact" if name == "acceptance" else one.default
+        found.append((name, kind, option(default, **told)))
+    keys = "KEY=VALUE[,KEY=VALUE]: a printed variant of one paper. Keys, explained in docs/options.md: "
+    found.append(("variant", Optional[str], option(None, keys + ", ".join(VARIANTS), "KEY=VALUE")))
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
-    bf16: bool = II("common.bf16")
-    draft_from: DRAFT_FROM = option(
-        "auto",
-        "iad, beam: the text that is copied: the source, the lines of --draft-file, or what the model of "
-        "--drafter-path writes (interleaved, lattice); beam: heads looks where block heads point; none drafts "
-        "nothing; auto: the source as long as that pays",
-    )
-    draft_file: Optional[str] = option(
-        None,
-        "--draft-from file: one draft per sentence of the set, in its order, in target tokens; an empty line drafts "
-        "nothing",
-        "FILE",
-    )
-    drafter_path: Optional[str] = option(
-        None,
-        "checkpoint of the drafter: gad, nar: of --arch nar_drafter; iad, beam: of the model that --draft-from names",
-        "FILE",
-    )
-    draft_tokens: Optional[str] = option(
-        None,
-        "longest draft: N tokens, all that there are, or auto, as many as pay. gad, nar, blockwise: tokens predicted "
-        "at once, at most those of training; iad: tokens copied at once (default: what pays)",
-        "auto|N|all",
-    )
-    draft_tree: Optional[str] = option(
-        None,
-        "gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as many as pay "
-        "(default: one path; in fp32 on a CPU: what pays)",
-        "auto|N",
-    )
-    acceptance: str = option(
-        "exact",
-        "iad, gad, blockwise: which drafted tokens are accepted. exact: the model's own choice, lossless; "
-        "top-beta:RANK:NATS, top-k:RANK, distance:N: others too; min:TOKENS: at least this many tokens per iteration, "
-        "also behind a comma (top-k:2,min:2)",
-        "RULE",
-    )
-    int8: Optional[str] = option(
-        None,
-        "on a CPU compute in 8 bits: drafts (gad, blockwise; same output) or all (the output is that of the 8-bit "
-        "model); --int8 alone means all (default: none; drafts where that pays)",
-        "none|drafts|all",
-        argparse_const="all",
-    )
-    strict: int = option(
-        0,
-        f"{OF_LOOP}: every call reads N tokens of every sentence, so that in fp16 and bf16 the output is that of "
-        "--decoding greedy with the same N, bit for bit; 0: as many as there are",
-        "N",
-    )
-    shortlist: int = option(
-        0,
-        f"{OF_LOOP}: choose among the N likeliest words of the --lattice tables for each position; not lossless; "
-        "0: all words",
-        "N",
-    )
-    lattice: Optional[str] = option(
-        None,
-        "lattice, --shortlist: folder of tables made by aggdec lattice-tables (default: lattice.SOURCE-TARGET in the "
-        "data folder)",
-        "FOLDER",
-    )
-    no_graphs: bool = option(False, "on a GPU replay no captured graphs: slower, less memory")
-    low_memory: bool = option(
-        False, "on a CPU keep no second copy of the weights, laid out for few rows: slower"
-    )
-    variant: Optional[str] = option(
-        None,
-        "KEY=VALUE[,KEY=VALUE]: a printed variant of one paper. Keys, explained in docs/options.md: "
-        + ", ".join(VARIANTS),
-        "KEY=VALUE",
-    )
+    found.insert(1, ("bf16", bool, field(default=II("common.bf16"))))
+    return found
+
+
+DecodingConfig: Any = make_dataclass(
+    "DecodingConfig",
+    _declared(),
+    bases=(FairseqDataclass,),
+    namespace={
+        "__module__": __name__,
+        "__doc__": "How ``fairseq-generate`` and its relatives decode.",
+    },
+)
 
 
 class Int8Action(argparse.Action):

@@ -13,8 +13,7 @@ from typing import Any
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
-from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED, OF_LATTICE
+from fairseq_aggdec.methods.options.settings import OF_INTERLEAVED, OF_LATTICE, Settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.methods.shared.loading import load_writer
 from fairseq_aggdec.methods.table import method_of

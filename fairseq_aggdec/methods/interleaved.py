@@ -7,8 +7,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
-from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED
+from fairseq_aggdec.methods.options.settings import OF_INTERLEAVED, Settings
 from fairseq_aggdec.methods.refusing import beam_gap, refuse_own_generator
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator

@@ -6,8 +6,7 @@ from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
-from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.options.variants import OF_LATTICE
+from fairseq_aggdec.methods.options.settings import OF_LATTICE, Settings
 from fairseq_aggdec.methods.refusing import refuse_own_generator
 from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder

@@ -22,8 +22,8 @@ def build(request: Request) -> Any:
     cfg = request.cfg
     verified = {
         f"--acceptance {cfg.acceptance}": not cfg.acceptance.lossless,
-        cfg.spelt("draft_tree"): cfg.draft_tree is not None,
-        cfg.spelt("draft_vocabulary"): cfg.draft_vocabulary,
+        "--draft-tree": cfg.draft_tree is not None,
+        "--variant draft-vocabulary": cfg.draft_vocabulary,
         cfg.told("draft_tokens"): cfg.draft_tokens == "auto",
         "--int8 drafts": cfg.int8 == "drafts",
         "--print-alignment": request.option("print_alignment"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.kinds import VERIFIED
-from fairseq_aggdec.methods.options.settings import Settings
+from fairseq_aggdec.methods.options.settings import Settings, spelling
 from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
@@ -52,8 +52,5 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
 
 
 def unused(settings: Settings, method: Method) -> list[str]:
-    """The options that were given and have no effect with a method, as they were spelt."""
-    reads = method.reads(settings)
-    found = (spelt for name, spelt in settings.said.items() if name not in {"decoding", *reads})
-    # In training --block-size is an option of the architecture.
-    return [spelt for spelt in found if spelt != "--block-size" or not settings.eval_bleu]
+    """The options that were given and have no effect with a method, as they are spelt."""
+    return sorted(map(spelling, settings.said - {"decoding", *method.reads(settings)}))

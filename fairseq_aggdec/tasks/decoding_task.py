@@ -19,7 +19,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.kinds import kind_of
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.refusing import (
     precision,
     refuse_missing_constraints,

@@ -45,7 +45,7 @@ TRAINING = shlex.split(
 )
 CUT = ["--max-len-b", "20"]
 # Whether drafts pay for a model so small is not what is tested.
-LONG_DRAFTS = ["--iad-draft-length", "all"]
+LONG_DRAFTS = ["--draft-tokens", "all"]
 
 
 # -- running commands

@@ -24,7 +24,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "methods"
     systems = ["--system", "stock=--decoding stock --beam 1", "--system", "wide=--beam 3"]
     # All is drafted: what pays depends on the machine.
-    systems += ["--system", "copying=--decoding iad --beam 1 --iad-draft-length all"]
+    systems += ["--system", "copying=--decoding iad --beam 1 --draft-tokens all"]
     systems += ["--limit", "20"]
     systems += ["--baselines", "stock", "--batch-sizes", "1", "4", "--threads", "1"]
     systems += ["--distribution", "copying", "--hypotheses", str(tmp_path / "texts")]
@@ -59,7 +59,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
 
 def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "dedup"
-    systems = ["--system", "all=--draft-from none", "--system", "distinct=--dedup 1"]
+    systems = ["--system", "all=--draft-from none", "--system", "distinct=--variant dedup=1"]
     run_bench(trained, output, *systems, "--decoding", "interleaved", "--beam", "1")
     record = json.loads(output.with_suffix(".json").read_text())
     written, distinct = record["results"]
@@ -69,9 +69,9 @@ def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_pat
 
 def test_names_may_have_equals_signs() -> None:
     split = command_line.split
-    assert split("lattice, N = 1=--beam 1 --lattice-candidates 1") == (
+    assert split("lattice, N = 1=--beam 1 --variant lattice-candidates=1") == (
         "lattice, N = 1",
-        ["--beam", "1", "--lattice-candidates", "1"],
+        ["--beam", "1", "--variant", "lattice-candidates=1"],
     )
     assert split("beam 1=") == ("beam 1", [])
     for nameless in ("beam 1", "=--beam 1", "a=b"):

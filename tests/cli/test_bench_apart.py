@@ -43,14 +43,14 @@ def test_systems_in_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """What is absent is named below the table; the former name of the tool does the same.
+    """What is absent is named below the table.
 
     On stderr is a line for each system that is loaded and for each batch size, and nothing else.
     """
     output = tmp_path / "rivals"
-    asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4"]
+    asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4", "--apart"]
     monkeypatch.setattr("sys.argv", ["aggdec"])
-    assert main.run_tool("rivals", [*arguments, *asked, "--output", str(output)]) == 0
+    assert main.run_tool("bench", [*arguments, *asked, "--output", str(output)]) == 0
     told = capfd.readouterr().err.splitlines()
     told = [line for line in told if "tensorboardX" not in line]  # of `loaded_processes`
     assert [line.split()[0] for line in told] == ["loading"] * 2 + ["timing"] * 2
@@ -163,7 +163,9 @@ def test_an_assistant_of_transformers_changes_nothing(
     arguments: list[str], bound: list[Any]
 ) -> None:
     pytest.importorskip("transformers")
-    args, _ = command.own_parser("rivals").parse_known_args([*arguments, "--assistant", "a.pt"])
+    args, _ = command.own_parser().parse_known_args(
+        [*arguments, "--systems", "all", "--assistant", "a.pt"]
+    )
     found, _ = command_line.entries(args, arguments)
     assert found[-1] == Entry("hf-assistant", "hf-assistant", ("--drafter-path", "a.pt"))
     checkpoint = arguments[arguments.index("--path") + 1]

@@ -197,7 +197,7 @@ def test_a_killed_run_goes_on(table: Table) -> None:
 
 
 def test_no_minimum_above_the_block(table: Table) -> None:
-    record = table.run("--block-size", "2", models=("plain/2=heads.pt",))
+    record = table.run("--draft-tokens", "2", models=("plain/2=heads.pt",))
     rules = ["exact", "top-2", "top-3", "minimum block 2"]
     assert [score["rule"] for score in record["scores"]] == ["stock --beam 1", *rules]
     assert [speed["rule"] for speed in record["speeds"]] == rules
@@ -253,7 +253,7 @@ def test_traces_show_block_after_block(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "pages" / "report.html"
-    options = ["--path", str(folder / "heads.pt"), "--min-block-size", "2", "--report", str(page)]
+    options = ["--path", str(folder / "heads.pt"), "--acceptance", "min:2", "--report", str(page)]
     script("trace").main(
         [*data_arguments(folder), "--decoding", "blockwise", *options, "--sentences", "7", "2"]
     )

@@ -88,7 +88,7 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
     [
         (3, []),
         # Drafts of a learned length, and what stands depends on them.
-        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "9"]),
+        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta:9"]),
     ],
 )
 def test_kills_and_workers_change_nothing(

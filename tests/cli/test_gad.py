@@ -78,13 +78,13 @@ def test_half_precision(trained: Trained, tmp_path: Path, stock: Result, options
     "options",
     [
         "",
-        "--block-size 2",
-        "--block-size auto",
+        "--draft-tokens 2",
+        "--draft-tokens auto",
         "--batch-size 1",
-        "--draft-vocabulary 9",
-        "--draft-int8",
-        "--draft-nodes 6",
-        "--draft-nodes auto --batch-size 7",
+        "--variant draft-vocabulary=9",
+        "--int8 drafts",
+        "--draft-tree 6",
+        "--draft-tree auto --batch-size 7",
     ],
 )
 def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, options: str) -> None:
@@ -94,7 +94,7 @@ def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, option
 
 
 def test_relaxed_acceptance_says_that_it_is_not_lossless(trained: Trained, drafter: Path) -> None:
-    options = shlex.split("--acceptance top-beta --top-beta 3 --tolerance 2.0")
+    options = shlex.split("--acceptance top-beta:3:2.0")
     found = trained.generate("gad", "--drafter-path", drafter, *options)
     assert found.logged("not lossless")
     assert len(found.lines("H")) == 53
@@ -103,10 +103,10 @@ def test_relaxed_acceptance_says_that_it_is_not_lossless(trained: Trained, draft
 def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     found = trained.generate("nar", "--drafter-path", drafter, "--print-step")
     assert len(found.lines("H")) == 53
-    with pytest.raises(ValueError, match="--draft-vocabulary needs a verifier"):
-        trained.generate("nar", "--drafter-path", drafter, "--draft-vocabulary", "9")
+    with pytest.raises(ValueError, match="--variant draft-vocabulary needs a verifier"):
+        trained.generate("nar", "--drafter-path", drafter, "--variant", "draft-vocabulary=9")
     with pytest.raises(ValueError, match="--int8 drafts needs a verifier"):
-        trained.generate("nar", "--drafter-path", drafter, "--draft-int8")
+        trained.generate("nar", "--drafter-path", drafter, "--int8", "drafts")
     steps = found.lines("I")
     for name, text in found.texts("H").items():
         tokens = len(text.split()) + 1
@@ -131,7 +131,7 @@ def test_trace_of_drafter_and_verifier(
     assert page.read_text().count("<b>V</b>") == len(verified)
     assert "another token" not in printed
 
-    script("trace").main([*options, "--min-block-size", "5", "--overwrite"])
+    script("trace").main([*options, "--acceptance", "min:5", "--overwrite"])
     assert "though the verifier would have written another token" in capsys.readouterr().out
 
 
@@ -140,7 +140,7 @@ def test_trace_of_trees(
 ) -> None:
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     options += ["--decoding", "gad", "--drafter-path", str(drafter), "--sentences", "2"]
-    script("trace").main([*options, "--draft-nodes", "6"])
+    script("trace").main([*options, "--draft-tree", "6"])
     printed = capsys.readouterr().out
     (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
     assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
@@ -176,7 +176,7 @@ def test_whole_runs(
     """What learns while it decodes begins anew in every pass; outputs are compared with those of the first system."""
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     options += ["--system", "greedy=--decoding greedy"]
-    options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --block-size auto"]
+    options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --draft-tokens auto"]
     options += ["--system", "copies=--decoding iad"]
     options += ["--batch-sizes", "1", "4", "--passes", "2", "--limit", "9"]
     script("scripts.recipes.gad.whole_runs").main([*options, "--output", str(tmp_path / "runs")])

@@ -75,7 +75,7 @@ def test_two_words_per_step(trained: Trained, writer: Path) -> None:
 
 def test_nbest_and_options(trained: Trained, writer: Path) -> None:
     options = shlex.split(
-        "--beam 4 --nbest 2 --end-condition all --dedup 2 --stop-rule any --length-penalty gnmt"
+        "--beam 4 --nbest 2 --variant end-condition=all,dedup=2,stop-rule=any,length-penalty=gnmt"
     )
     found = trained.generate("interleaved", *options, path=writer)
     names = [line.split("\t")[0] for line in found.stdout.splitlines() if line.startswith("H-")]

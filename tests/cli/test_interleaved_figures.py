@@ -37,7 +37,7 @@ def test_tables_and_plots(trained: Trained, writers: dict[str, Path], tmp_path: 
     options = ["--model", f"IB={writers['1']}", "--model", f"SA={writers['2']}", "--limit", "12"]
     options += ["--beams", "1", "2", "--batch-sizes", "1", "4", "--bins", "3", "--beam", "2"]
     options += ["--min-len", "3"]
-    run(trained, *options, "--dedup", "2", "--output", str(output))
+    run(trained, *options, "--variant", "dedup=2", "--output", str(output))
     record = json.loads(output.with_suffix(".json").read_text())
     batch, length, words = (record["results"][name] for name in ("batch", "length", "words"))
     stock, engine, names = "Transformer, fairseq", "Transformer, this engine", ["IB", "SA"]

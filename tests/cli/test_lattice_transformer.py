@@ -53,8 +53,9 @@ def test_it_translates(trained: Trained, scorer: Path) -> None:
 
 
 def test_options(trained: Trained, scorer: Path) -> None:
-    options = "--nbest 3 --lattice-candidates 16 --lattice-length-window 2 --lattice-smoothing none"
-    options += " --lattice-search scan --lattice-normalise vocabulary --lattice-least-probability 0"
+    options = "--nbest 3 --variant lattice-candidates=16,lattice-length-window=2"
+    options += " --variant lattice-smoothing=none,lattice-least-probability=0"
+    options += " --variant lattice-search=scan,lattice-normalise=vocabulary"
     found = trained.generate("lattice", *shlex.split(options), path=scorer)
     assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
 
@@ -92,10 +93,10 @@ def test_a_sentence_is_dumped(
     [
         (["--sentence", "53"], "--sentence 53: test has sentences 0 to 52"),
         (["--incoming", "-1"], "--incoming is -1"),
-        (["--lattice-candidates", "0"], "--lattice-candidates 0"),
-        (["--lattice-length-window", "-1"], "--lattice-length-window -1"),
+        (["--variant", "lattice-candidates=0"], "--variant lattice-candidates=0"),
+        (["--variant", "lattice-length-window=-1"], "--variant lattice-length-window=-1"),
         (["--lattice-candidates", "2"], "--variant lattice-length-window=0"),
-        (["--lattice-least-probability", "1.5"], "--lattice-least-probability 1.5"),
+        (["--variant", "lattice-least-probability=1.5"], "--variant lattice-least-probability=1.5"),
     ],
 )
 def test_a_dump_refuses_what_cannot_be(

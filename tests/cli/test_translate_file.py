@@ -178,8 +178,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded(
 
 def test_learned_drafts_change_nothing(folder: Path, tmp_path: Path) -> None:
     """Outputs that depend on how long the drafts are, by one process and by shards of several, one by one."""
-    more = ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "20"]
-    more += ["--tolerance", "9"]
+    more = ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta:20:9"]
     translate(folder, tmp_path / "whole", *more)
     target = tmp_path / "again"
     with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):

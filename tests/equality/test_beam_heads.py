@@ -26,7 +26,7 @@ PAD, EOS = 1, 2
 
 
 def foretold(model: Any, sample: Any, prefix: Any = None, **options: Any) -> Any:
-    names = ("block_size", "draft_vocabulary", "draft_int8")
+    names = ("draft_tokens", "draft_vocabulary", "int8")
     chosen = {name: options.pop(name) for name in names if name in options}
     task = make_task("beam", draft_from="heads", **chosen)
     return ours([model], sample, prefix, task, **options)
@@ -63,7 +63,7 @@ def test_forced_prefixes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"block_size": "2"}, {"draft_vocabulary": 9}, {"draft_int8": True}]
+    "more", [{"draft_tokens": "2"}, {"draft_vocabulary": 9}, {"int8": "drafts"}]
 )
 def test_how_heads_are_read_changes_nothing(more: dict[str, Any]) -> None:
     sample, model = make_batch(random_sources(26, 4)), chained()
@@ -143,7 +143,7 @@ def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyP
 
 def test_beam_1_is_blockwise_decoding() -> None:
     sample, model = make_batch(random_sources(29, 4)), headed()
-    task = make_task("beam", draft_from="heads", block_size="all")
+    task = make_task("beam", draft_from="heads", draft_tokens="all")
     found = generate(task, [model], sample, beam=1)
     assert_same(found, generate(make_task("blockwise"), [model], sample))
     assert task.counters.drafted > 0

@@ -61,8 +61,7 @@ def chained(layout: str = "per-head", identity: bool = False) -> Any:
 def blockwise(
     model: Any, sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
 ) -> Any:
-    names = ("block_size", "draft_vocabulary", "acceptance", "top_beta", "tolerance", "top_k")
-    names += ("min_block_size", "draft_nodes")
+    names = ("draft_tokens", "draft_vocabulary", "acceptance", "draft_tree")
     chosen = {name: options.pop(name) for name in names if name in options}
     return generate(make_task("blockwise", **chosen), [model], sample, prefix, **options)
 
@@ -83,7 +82,7 @@ def test_output_is_head_1s_own(layout: str, identity: bool, rows: int) -> None:
 def test_blocks_smaller_than_trained(layout: str, block_size: int) -> None:
     model = headed(layout)
     sample = make_batch(random_sources(3, 5))
-    assert_same(blockwise(model, sample, block_size=block_size), stock([model], sample))
+    assert_same(blockwise(model, sample, draft_tokens=block_size), stock([model], sample))
 
 
 @LAYOUTS
@@ -94,7 +93,7 @@ def test_trees(layout: str, nodes: str) -> None:
     prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1], [5, 1, 1], [1, 1, 1]])
     for options in ({}, {"min_len": 6, "max_len_b": 9}, {"unkpen": -3.0}):
         expected = stock([model], sample, prefix, **options)
-        assert_same(blockwise(model, sample, prefix, draft_nodes=nodes, **options), expected)
+        assert_same(blockwise(model, sample, prefix, draft_tree=nodes, **options), expected)
 
 
 @LAYOUTS
@@ -107,9 +106,9 @@ def test_a_chain_over_the_heads(layout: str, identity: bool, rows: int) -> None:
     prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
     for options in ({}, {"min_len": 6, "max_len_b": 9}):
         expected = stock([model], sample, prefix, **options)
-        for chosen in ({}, {"block_size": 2}, {"block_size": "auto"}, {"draft_vocabulary": 9}):
+        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9}):
             for nodes in (None, "1", "7", "auto"):
-                found = blockwise(model, sample, prefix, draft_nodes=nodes, **chosen, **options)
+                found = blockwise(model, sample, prefix, draft_tree=nodes, **chosen, **options)
                 assert_same(found, expected)
 
 
@@ -159,7 +158,7 @@ def test_a_chain_may_say_nothing_and_a_broken_one_ends_drafting(
 
 def test_heads_that_draft_nothing() -> None:
     model, sample = headed(block_size=1), make_batch(random_sources(3, 5))
-    for options in ({}, {"block_size": "auto"}, {"draft_nodes": "auto"}):
+    for options in ({}, {"draft_tokens": "auto"}, {"draft_tree": "auto"}):
         assert_same(blockwise(model, sample, **options), stock([model], sample))
 
 
@@ -167,7 +166,7 @@ def test_wider_trees_save_iterations() -> None:
     model, sample = headed(), make_batch(random_sources(3, 8))
     steps = []
     for nodes in (None, "6", "64"):
-        found = blockwise(model, sample, draft_nodes=nodes)
+        found = blockwise(model, sample, draft_tree=nodes)
         steps.append(sum(hypothesis["steps"] for hypothesis in found))
     assert steps == sorted(steps, reverse=True) and steps[-1] < steps[0]
 
@@ -177,7 +176,7 @@ def test_drafts_among_few_types(types: int) -> None:
     model = headed()
     sample = make_batch(random_sources(9, 5))
     assert_same(blockwise(model, sample, draft_vocabulary=types), stock([model], sample))
-    with pytest.raises(ValueError, match="--draft-vocabulary -1: it must be at least 0"):
+    with pytest.raises(ValueError, match="--variant draft-vocabulary=-1: it must be at least 0"):
         blockwise(model, sample, draft_vocabulary=-1)
 
 
@@ -232,7 +231,7 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
 def test_proposals_in_8_bits_change_no_output(layout: str, identity: bool) -> None:
     model, sample = headed(layout, identity), make_batch(random_sources(4, 5))
     for options in ({}, {"draft_vocabulary": 9}):
-        task = make_task("blockwise", draft_int8=True, **options)
+        task = make_task("blockwise", int8="drafts", **options)
         assert_same(generate(task, [model], sample), stock([model], sample))
         assert task.counters.drafted > 0
 
@@ -318,17 +317,17 @@ def test_a_relaxed_rule_accepts_more_and_one_of_rank_1_is_exact() -> None:
     model = headed()
     sample = make_batch(random_sources(13, 8))
     exact = blockwise(model, sample)
-    assert_same(blockwise(model, sample, acceptance="top-k", top_k=1), exact)
-    assert_same(blockwise(model, sample, acceptance="top-beta", top_beta=1), exact)
+    assert_same(blockwise(model, sample, acceptance="top-k:1"), exact)
+    assert_same(blockwise(model, sample, acceptance="top-beta:1"), exact)
     steps = sum(hypothesis["steps"] for hypothesis in exact)
-    relaxed = blockwise(model, sample, acceptance="top-k", top_k=12)
+    relaxed = blockwise(model, sample, acceptance="top-k:12")
     assert sum(hypothesis["steps"] for hypothesis in relaxed) < steps
 
 
 def test_relaxed_scores_are_those_of_what_was_emitted() -> None:
     model = headed()
     sample = make_batch(random_sources(13, 1))
-    (found,) = blockwise(model, sample, acceptance="top-k", top_k=12)
+    (found,) = blockwise(model, sample, acceptance="top-k:12")
     previous = torch.cat([torch.tensor([2]), found["tokens"][:-1]]).unsqueeze(0)
     logits = model(**sample["net_input"], prev_output_tokens=previous)[0][0]
     expected = logits.log_softmax(-1).gather(1, found["tokens"].unsqueeze(1)).squeeze(1)
@@ -338,7 +337,7 @@ def test_relaxed_scores_are_those_of_what_was_emitted() -> None:
 def test_minimum_block() -> None:
     model = headed()
     sample = make_batch(random_sources(17, 1))
-    (found,) = blockwise(model, sample, min_block_size=4)
+    (found,) = blockwise(model, sample, acceptance="min:4")
     tokens = len(found["tokens"])
     assert found["steps"] == 1 + -(-(tokens - 1) // 4)
 
@@ -346,7 +345,7 @@ def test_minimum_block() -> None:
 def test_options_hold_under_relaxed_acceptance() -> None:
     model = headed()
     sample = make_batch(random_sources(19, 6))
-    for hypothesis in blockwise(model, sample, min_block_size=4, min_len=5, max_len_b=7):
+    for hypothesis in blockwise(model, sample, acceptance="min:4", min_len=5, max_len_b=7):
         tokens = hypothesis["tokens"].tolist()
         assert 5 <= tokens.index(2) <= 7
         assert 1 not in tokens
@@ -363,9 +362,9 @@ def test_refusals_name_the_option() -> None:
     plain = make_model(make_task(), 1)
     assert "needs a model with block heads" in refusal(make_task("blockwise"), [plain])
     assert "--path names several" in refusal(make_task("blockwise"), [model, model])
-    assert "--block-size 9" in refusal(make_task("blockwise", block_size=9), [model])
-    with pytest.raises(ValueError, match="--top-k 0"):
-        make_task("blockwise", acceptance="top-k", top_k=0)
+    assert "--draft-tokens 9" in refusal(make_task("blockwise", draft_tokens=9), [model])
+    with pytest.raises(ValueError, match="--acceptance top-k:0"):
+        make_task("blockwise", acceptance="top-k:0")
     assert "needs a task whose symbols are numbers" in refusal(
         make_task("blockwise", acceptance="distance"), [model]
     )

@@ -223,7 +223,7 @@ def decode_with(
     return task, generate(task, [verifier], sample)
 
 
-@pytest.mark.parametrize("options", [{}, {"min_block_size": 3}])
+@pytest.mark.parametrize("options", [{}, {"acceptance": "min:3"}])
 @pytest.mark.parametrize("variant", ["causal", "next, chain, causal"])
 def test_a_broken_drafter_stops_drafting(
     variant: str,
@@ -280,7 +280,7 @@ def test_alone_a_broken_drafter_ends_decoding(monkeypatch: pytest.MonkeyPatch) -
 def test_broken_heads_stop_drafting(least: int, caplog: pytest.LogCaptureFixture) -> None:
     model, sample = headed(identity=True), numbered(4)
     spoil(model, "decoder.heads.contract.weight")
-    task = make_task("blockwise", min_block_size=least)
+    task = make_task("blockwise", acceptance=f"min:{least}")
     assert_same(generate(task, [model], sample), stock([model], sample))
     assert task.counters.drafted == 0
     assert "weight contract.weight: nothing is drafted" in caplog.text

@@ -68,8 +68,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Any:
         **options: Any,
     ) -> Any:
         monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
-        names = ("block_size", "acceptance", "top_beta", "tolerance", "min_block_size")
-        names += ("draft_int8", "draft_vocabulary", "draft_nodes")
+        names = ("draft_tokens", "acceptance", "int8", "draft_vocabulary", "draft_tree")
         chosen = {name: options.pop(name) for name in names if name in options}
         task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **chosen)
         return generate(task, verifiers, sample, prefix, **options)
@@ -95,7 +94,7 @@ def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -
 def test_drafts_in_8_bits(gad: Any, variant: dict[str, Any]) -> None:
     verifier, sample = make_model(make_task(), 5), make_batch(random_sources(3, 5))
     for size in (0, 9):
-        found = gad(drafter(**variant), [verifier], sample, draft_int8=True, draft_vocabulary=size)
+        found = gad(drafter(**variant), [verifier], sample, int8="drafts", draft_vocabulary=size)
         assert_same(found, stock([verifier], sample))
 
 
@@ -104,8 +103,8 @@ def test_drafts_in_8_bits(gad: Any, variant: dict[str, Any]) -> None:
 def test_trees(gad: Any, variant: dict[str, Any], nodes: str) -> None:
     verifier, model = make_model(make_task(), 5), drafter(**variant)
     sample = make_batch(random_sources(4, 6))
-    for options in ({}, {"block_size": "auto"}, {"draft_vocabulary": 9, "draft_int8": True}):
-        found = gad(model, [verifier], sample, draft_nodes=nodes, **options)
+    for options in ({}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9, "int8": "drafts"}):
+        found = gad(model, [verifier], sample, draft_tree=nodes, **options)
         assert_same(found, stock([verifier], sample))
 
 
@@ -114,7 +113,7 @@ def test_trees_with_prefixes_and_ensembles(gad: Any) -> None:
     sample = make_batch(random_sources(8, 3))
     prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
     options = {"min_len": 5, "unkpen": -1.0}
-    found = gad(drafter(), verifiers, sample, prefix, draft_nodes="9", **options)
+    found = gad(drafter(), verifiers, sample, prefix, draft_tree="9", **options)
     assert_same(found, stock(verifiers, sample, prefix, **options))
 
 
@@ -123,7 +122,7 @@ def test_wider_trees_save_iterations(gad: Any) -> None:
     sample = make_batch(random_sources(13, 8))
     steps = []
     for nodes in (None, "8", "64"):
-        found = gad(model, [verifier], sample, draft_nodes=nodes)
+        found = gad(model, [verifier], sample, draft_tree=nodes)
         steps.append(sum(hypothesis["steps"] for hypothesis in found))
     assert steps == sorted(steps, reverse=True) and steps[-1] < steps[0]
 
@@ -226,13 +225,13 @@ def test_more_is_accepted_as_acceptance_is_relaxed(gad: Any) -> None:
     verifier, model = make_model(make_task(), 5), drafter()
     sample = make_batch(random_sources(13, 8))
     exact = gad(model, [verifier], sample)
-    assert_same(gad(model, [verifier], sample, acceptance="top-beta", top_beta=1), exact)
+    assert_same(gad(model, [verifier], sample, acceptance="top-beta:1"), exact)
 
-    def steps(**options: Any) -> int:
-        found = gad(model, [verifier], sample, acceptance="top-beta", **options)
+    def steps(acceptance: str) -> int:
+        found = gad(model, [verifier], sample, acceptance=acceptance)
         return sum(hypothesis["steps"] for hypothesis in found)
 
-    assert steps(top_beta=30, tolerance=100.0) < steps(top_beta=1)
+    assert steps("top-beta:30:100") < steps("top-beta:1")
 
 
 # -- a drafter that has learnt something
@@ -283,7 +282,7 @@ def test_a_trained_drafter_saves_as_many_iterations_as_ever(gad: Any) -> None:
     expected = stock([verifier], sample)
     gained = {}
     for nodes in (None, "4", "16"):
-        found = gad(model, [verifier], sample, draft_nodes=nodes)
+        found = gad(model, [verifier], sample, draft_tree=nodes)
         assert_same(found, expected)
         tokens = sum(len(hypothesis["tokens"]) for hypothesis in found)
         gained[nodes] = tokens / sum(hypothesis["steps"] for hypothesis in found)
@@ -307,11 +306,11 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         loading.load_drafter(str(tmp_path / "nothing.pt"), make_task())
     monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
     options = {"drafter_path": "drafter.pt"}
-    assert "--block-size 6" in refusal(make_task("gad", block_size="6", **options))
-    assert "--block-size many" in refusal(make_task("gad", block_size="many", **options))
-    assert "--block-size auto" in refusal(make_task("nar", block_size="auto", **options))
-    assert "--draft-nodes" in refusal(make_task("nar", draft_nodes="4", **options))
-    assert "--draft-nodes 0" in refusal(make_task("gad", draft_nodes="0", **options))
+    assert "--draft-tokens 6" in refusal(make_task("gad", draft_tokens="6", **options))
+    assert "--draft-tokens many" in refusal(make_task("gad", draft_tokens="many", **options))
+    assert "--draft-tokens auto" in refusal(make_task("nar", draft_tokens="auto", **options))
+    assert "--draft-tree" in refusal(make_task("nar", draft_tree="4", **options))
+    assert "--draft-tree 0" in refusal(make_task("gad", draft_tree="0", **options))
     assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
     assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
     longer = refusal(make_task("gad", **options), match_source_len=True, unkpen=-1.0)

@@ -108,7 +108,7 @@ def test_options_together(
 ) -> None:
     """Any of the options with drafts of which any number of tokens stands, two batches by one generator."""
     verifiers = random_verifiers(longest)[:members]
-    task = make_task("gad", block_size=block_size)
+    task = make_task("gad", draft_tokens=block_size)
     size = AdaptiveDraftLength(7, True) if block_size == "auto" else DraftLength(int(block_size))
     informed = Informed(random_drafter(variant), size)
     informed.chance, informed.blocks = chance, blocks

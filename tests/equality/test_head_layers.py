@@ -49,9 +49,9 @@ def test_output_is_head_1s_own(pre_norm: bool, chain: bool, rows: int) -> None:
     prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
     for options in ({}, {"min_len": 6, "max_len_b": 9}):
         expected = stock([model], sample, prefix, **options)
-        for chosen in ({}, {"block_size": 2}, {"block_size": "auto"}, {"draft_vocabulary": 9}):
+        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9}):
             for nodes in (None, "7", "auto"):
-                found = blockwise(model, sample, prefix, draft_nodes=nodes, **chosen, **options)
+                found = blockwise(model, sample, prefix, draft_tree=nodes, **chosen, **options)
                 assert_same(found, expected)
 
 
@@ -120,7 +120,7 @@ def test_heads_of_other_positions_are_hidden() -> None:
 def test_proposals_in_8_bits_change_no_output(pre_norm: bool) -> None:
     model, sample = layered(pre_norm), make_batch(random_sources(4, 5))
     for nodes in (None, "7"):
-        task = make_task("blockwise", draft_int8=True, draft_nodes=nodes)
+        task = make_task("blockwise", int8="drafts", draft_tree=nodes)
         assert_same(generate(task, [model], sample), stock([model], sample))
         assert task.counters.drafted > 0
 

@@ -253,7 +253,7 @@ def test_embeddings_of_intensities_begin_in_order() -> None:
     assert alike.fill_diagonal_(0).max() < 0.9
 
 
-@pytest.mark.parametrize("options", [{}, {"acceptance": "distance", "epsilon": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"acceptance": "distance:3"}], ids=str)
 def test_block_heads_on_images(options: dict[str, Any]) -> None:
     form = ImageFormat(low=2, high=3, channels=1)
     task = SuperResolutionTask(SuperResolutionConfig(decoding="blockwise", **options), form)

@@ -16,7 +16,8 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.method import Request
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import joined, read_settings
+from fairseq_aggdec.methods.options.settings import OF_INTERLEAVED
 from fairseq_aggdec.methods.table import method_of
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
@@ -74,16 +75,11 @@ def built(cfg: DecodingConfig, task: Any, models: list[Any], args: Namespace) ->
 def search(
     models: list[Any],
     sample: dict[str, Any],
-    end_condition: str = "first",
-    dedup: int = 0,
-    stop_rule: str = "stock",
-    length_penalty: str = "fairseq",
     task: Any = None,
     **options: Any,
 ) -> list[list[dict[str, Any]]]:
-    cfg = DecodingConfig(
-        end_condition=end_condition, dedup=dedup, stop_rule=stop_rule, length_penalty=length_penalty
-    )
+    keys = {name: options.pop(name) for name in OF_INTERLEAVED if name in options}
+    cfg = DecodingConfig(variant=joined({key.replace("_", "-"): one for key, one in keys.items()}))
     task = task or make_task()
     options = {"max_len_b": MAX_LEN} | options
     generator = built(cfg, task, models, generation_options(**options))
@@ -242,9 +238,9 @@ def test_all_slots_must_agree_on_the_end() -> None:
     for directions, words in ((2, 1), (2, 2), (4, 1)):
         model = lively(directions, words)
         sample = make_batch(random_sources(9, 6))
-        found = search([model], sample, "all", beam=3)
+        found = search([model], sample, end_condition="all", beam=3)
         assert_plain([model], sample, found, PlainSearch([model], 3, all_agree=True))
-        first = search([model], sample, "first", beam=3)
+        first = search([model], sample, end_condition="first", beam=3)
         shorter += sum(a[0]["steps"] != b[0]["steps"] for a, b in zip(found, first, strict=True))
     assert shorter > 0
 
@@ -320,13 +316,8 @@ def test_one_word_per_step_is_no_second_beam_search(arch: str) -> None:
     assert kind("print_alignment") is AlignedBeamGenerator
     assert kind("match_source_len") is InterleavedGenerator
     assert kind("retain_iter_history") is InterleavedGenerator
-    for of_its_own in (
-        {"end_condition": "all"},
-        {"stop_rule": "any"},
-        {"length_penalty": "gnmt"},
-        {"dedup": 1},
-    ):
-        assert kind(**of_its_own) is InterleavedGenerator
+    for of_its_own in ("end-condition=all", "stop-rule=any", "length-penalty=gnmt", "dedup=1"):
+        assert kind(variant=of_its_own) is InterleavedGenerator
 
 
 def test_no_output_is_longer_than_the_positions() -> None:

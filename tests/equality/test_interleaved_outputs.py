@@ -128,7 +128,7 @@ def test_what_cannot_be_honoured_is_refused(option: str, value: Any) -> None:
 
 def test_values_that_make_no_sense_are_refused() -> None:
     model, sample = lively(2, 1), make_batch([[5]])
-    with pytest.raises(ValueError, match="--dedup -1"):
+    with pytest.raises(ValueError, match="--variant dedup=-1"):
         search([model], sample, dedup=-1)
     with pytest.raises(ValueError, match="--min-len 9 is larger than the maximum length 4"):
         search([model], sample, min_len=9, max_len_b=4)

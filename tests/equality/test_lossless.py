@@ -132,7 +132,7 @@ def test_a_limit_of_drafts_changes_the_number_of_calls_only(copier: Any) -> None
     sample = make_batch(random_sources(12, 24))
     expected, accepted = stock([copier], sample), {}
     for limit in ("1", "3", "all"):
-        task = make_task("iad", iad_draft_length=limit)
+        task = make_task("iad", draft_tokens=limit)
         assert_same(generate(task, [copier], sample), expected)
         accepted[limit] = task.counters.mean_accepted_tokens
     assert 1 < accepted["1"] <= 2
@@ -215,7 +215,7 @@ def test_dictionaries_that_differ() -> None:
 
 def test_without_packed_weights(copier: Any) -> None:
     sample = make_batch(random_sources(17, 8))
-    task = make_task("iad", no_weight_packing=True)
+    task = make_task("iad", low_memory=True)
     assert_same(generate(task, [copier], sample), stock([copier], sample))
 
 

@@ -34,12 +34,12 @@ def test_models_that_write_several_words_per_step(
 
 def test_a_block_that_yields_less_than_asked_for() -> None:
     model = make_model(make_task(), 5, "blockwise_transformer", block_size=3)
-    assert "an iteration yields at most 3 tokens" in refused("blockwise", model, min_block_size=4)
-    few = refused("blockwise", model, min_block_size=3, block_size="2")
+    assert "an iteration yields at most 3 tokens" in refused("blockwise", model, acceptance="min:4")
+    few = refused("blockwise", model, acceptance="min:3", draft_tokens="2")
     assert few == "--acceptance min:3: an iteration yields at most 2 tokens"
 
 
-@pytest.mark.parametrize("options", [{"min_block_size": 2}, {"acceptance": "top-k"}], ids=str)
+@pytest.mark.parametrize("options", [{"acceptance": "min:2"}, {"acceptance": "top-k"}], ids=str)
 def test_the_drafter_alone_has_no_verifier(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,10 +77,10 @@ def test_options_without_effect_are_named(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING):
         generate(make_task("greedy", drafter_path="drafter.pt", dedup=2), [model], SAMPLE)
     assert "--drafter-path has no effect with --decoding greedy" in caplog.text
-    assert "--dedup has no effect with --decoding greedy" in caplog.text
+    assert "--variant dedup has no effect with --decoding greedy" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        generate(make_task("iad", min_block_size=2), [model], SAMPLE)
+        generate(make_task("iad", acceptance="min:2"), [model], SAMPLE)
     assert "no effect" not in caplog.text
 
 

@@ -148,7 +148,7 @@ def test_drafters(
     if dtype is torch.float32:
         assert_same(expected, oracle)
     for nodes in (None, "9"):
-        task = make_task("gad", drafter_path="drafter.pt", strict=4, draft_nodes=nodes)
+        task = make_task("gad", drafter_path="drafter.pt", strict=4, draft_tree=nodes)
         assert_identical(generate(task, [verifier], sample), expected)
         assert task.counters.drafted > 0
 

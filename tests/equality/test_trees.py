@@ -254,14 +254,13 @@ def test_a_decoder_that_recomputes_its_prefix_is_shown_one_path() -> None:
 def test_relaxed_acceptance_keeps_to_the_options() -> None:
     verifier, sample = make_model(make_task(), 5), make_batch(random_sources(4, 5))
     outputs = outputs_of(stock([verifier], sample))
-    chosen = {"acceptance": "top-beta", "top_beta": 30, "tolerance": 100.0}
     for least in (1, 3):
         gardener = Gardener(outputs, 0.3, 4, 1)
         found = grown(
             [verifier],
             sample,
             gardener,
-            chosen=chosen | {"min_block_size": least},
+            chosen={"acceptance": f"top-beta:30:100,min:{least}"},
             min_len=5,
             no_repeat_ngram_size=2,
         )
@@ -274,8 +273,8 @@ def test_relaxed_acceptance_keeps_to_the_options() -> None:
             torch.testing.assert_close(
                 hypothesis["positional_scores"], scored, atol=1e-4, rtol=1e-4
             )
-    chosen["top_beta"] = 1
     gardener = Gardener(outputs, 0.8, 4, 1)
+    chosen = {"acceptance": "top-beta:1:100"}
     assert outputs_of(grown([verifier], sample, gardener, chosen=chosen)) == outputs
 
 

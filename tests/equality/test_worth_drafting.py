@@ -47,9 +47,9 @@ def decode(decoding: str, rows: int, seed: int, **options: Any) -> Any:
 
 
 AUTO = [
-    {"draft_nodes": "auto"},
-    {"block_size": "auto"},
-    {"draft_nodes": "16", "block_size": "auto"},
+    {"draft_tree": "auto"},
+    {"draft_tokens": "auto"},
+    {"draft_tree": "16", "draft_tokens": "auto"},
 ]
 
 

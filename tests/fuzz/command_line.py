@@ -84,8 +84,6 @@ OWN: dict[str, tuple[Any, ...]] = {
         *("draft-vocabulary=0", "draft-vocabulary=9", "draft-vocabulary=-1", "iad-match=unique"),
         *("iad-match=longest", "iad-match=recent", "end-condition=all", "dedup=2", "dedup"),
     ),
-    "--block-size": ("auto", "all", 1, 3, 0, 99, "x"),
-    "--iad-draft-length": ("all", 3, 0, "x"),
     "--draft-from": ("source", "file", "heads", "none", "interleaved", "lattice"),
     "--draft-file": ("drafts.txt", "missing.txt"),
     "--shortlist": (3,),

@@ -1,4 +1,4 @@
-"""``--block-size auto`` on a GPU, or on the strict device in its place: batches with drafts and without, in turn."""
+"""``--draft-tokens auto`` on a GPU, or on the strict device in its place: batches with drafts and without, in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.test_methods import CHAIN, SIZES, assert_equal
 
-AUTO = {"block_size": "auto"}
+AUTO = {"draft_tokens": "auto"}
 BY_NAME = {case.name: case for case in CASES}
 DRAFTED = [
     *(
@@ -28,7 +28,7 @@ DRAFTED = [
         CHAIN | {"head_layers": 1},
         task=AUTO,
     ),
-    replace(BY_NAME["gad"], name="gad, nodes auto", task={"draft_nodes": "auto"}),
+    replace(BY_NAME["gad"], name="gad, nodes auto", task={"draft_tree": "auto"}),
 ]
 TURNS = [False, False, True, True, False, True, True, False]
 

@@ -106,7 +106,7 @@ def count(tmp_path_factory: pytest.TempPathFactory) -> Count:
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
 def test_the_host_waits_as_often_as_written(case: Case, written: Any, count: Count) -> None:
     # fairseq's pass for an alignment waits in every layer. The model decides whether a node of a tree is accepted.
-    by_the_model = "draft_nodes" in case.task
+    by_the_model = "draft_tree" in case.task
     as_written = "print_alignment" in case.generation or by_the_model
     counts = count(case.name, as_written)
     found = {part: counts.blocking(part) for part in (START, ITERATIONS, END)}

@@ -41,14 +41,14 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
         Case(name, "blockwise", "blockwise_transformer", CHAIN, task=task)
         for name, task in (
             ("blockwise, chain", {}),
-            ("blockwise, trees, chain", {"draft_nodes": "7"}),
+            ("blockwise, trees, chain", {"draft_tree": "7"}),
         )
     ],
     *[
         Case(name, "blockwise", "blockwise_transformer", CHAIN | {"head_layers": 1}, task=task)
         for name, task in (
             ("blockwise, layers", {}),
-            ("blockwise, layers, trees", {"draft_nodes": "7"}),
+            ("blockwise, layers, trees", {"draft_tree": "7"}),
         )
     ],
 ]

@@ -76,7 +76,7 @@ def test_a_chain_drafts_more_and_trees_over_it_more_again(heads: list[Any], rows
     gained = []
     samples = [make_batch(random_sources(number, rows)) for number in range(24 // rows)]
     for model, nodes in ((alone, None), (chained, None), (chained, "16")):
-        task = make_task("blockwise", draft_nodes=nodes)
+        task = make_task("blockwise", draft_tree=nodes)
         for sample in samples:
             options = {"max_len_b": 50}
             assert_same(

@@ -117,7 +117,7 @@ def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None
     model = folder / "checkpoint_last.pt"
     stock, _ = decode(data, model, "--beam", "1")
     assert accuracy(stock, data) > LEARNT
-    ours, printed = decode(data, model, "--decoding", "blockwise", "--block-size", "all")
+    ours, printed = decode(data, model, "--decoding", "blockwise", "--draft-tokens", "all")
     assert ours == stock
     assert mean_accepted(printed) > 1.4
     table = table_of(data, model)
@@ -145,7 +145,7 @@ def test_heads_on_a_frozen_base_write_what_the_base_wrote(data: Path, base: Path
     assert "(epoch 2 @ 100 updates)" in log  # it went on
     lent.unlink()
     ours, printed = decode(
-        data, folder / "checkpoint_last.pt", "--decoding", "blockwise", "--block-size", "all"
+        data, folder / "checkpoint_last.pt", "--decoding", "blockwise", "--draft-tokens", "all"
     )
     assert ours == written
     assert mean_accepted(printed) > 1.1

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.beam.budget import GAIN_WEIGHT, LOOK_AGAIN, Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow

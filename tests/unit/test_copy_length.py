@@ -104,7 +104,7 @@ def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
 @pytest.mark.parametrize("packing", [True, False])
 def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     """A step of theirs costs less beside its tokens."""
-    task = make_task("iad", no_weight_packing=not packing)
+    task = make_task("iad", low_memory=not packing)
     model = make_model(task, 1)
     generator = task.build_generator([model], generation_options())
     task.inference_step(generator, [model], make_batch([[5, 6, 7]]))

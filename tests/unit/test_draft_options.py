@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.kernels.library import multiplies_bf16
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.amounts import with_what_pays
 from tests.support import make_model, make_task
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not int8_available(), reason="no compiled kernel
 
 
 def chosen(dtype: torch.dtype = torch.float32, **options: Any) -> tuple[Any, Any, Any]:
-    task = make_task("gad", block_size=None, **options)
+    task = make_task("gad", draft_tokens=None, **options)
     settings = read_settings(task.cfg)
     cfg = with_what_pays(settings, [make_model(make_task(), 1).to(dtype)])
     return cfg.draft_tokens, cfg.draft_tree, cfg.int8

@@ -18,7 +18,7 @@ from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
     symbol_map,
 )
-from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.search.state import DecodeState, Row
 from tests.support import lines_run
 
@@ -47,7 +47,7 @@ def paper_draft(source: Sequence[int], output: Sequence[int]) -> list[int]:
 
 
 def longest_draft(source: Sequence[int], output: Sequence[int]) -> list[int]:
-    """``--iad-match longest``: what follows the first occurrence of the longest suffix that occurs."""
+    """``--variant iad-match=longest``: what follows the first occurrence of the longest suffix that occurs."""
     text = [EOS, *source]
     for start in range(len(output)):
         if found := occurrences(text, output[start:]):

@@ -1,6 +1,6 @@
 """Every command, option, Python name and file that README and the pages name is there, in text as in blocks of code.
 
-``test_printed_commands.py`` looks closer at whole commands. ``docs/moved.md`` is left out: its names are gone.
+``test_printed_commands.py`` looks closer at whole commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tests.unit.test_printed_commands import FAIRSEQ, OWN, PAGES, ROOT, of_fairs
 TEXTS = {
     page.name: re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for page in PAGES
-    if page.name != "moved.md"
 }
 # Options of programs that are not ours.
 FOREIGN = {

@@ -55,17 +55,16 @@ NOUNS = {
 }
 
 
-def read_rule(text: str) -> tuple[Rule, frozenset[str]]:
-    """The rule that a value of ``--acceptance`` names, and the names of the parameters that it gives.
+def read_rule(text: str) -> Rule:
+    """The rule that a value of ``--acceptance`` names.
 
     Raises:
         ValueError: a text of another form, or a parameter below its minimum; the message shows the form.
 
-    >>> str(read_rule("min:2,top-k:4")[0])
+    >>> str(read_rule("min:2,top-k:4"))
     'top-k:4,min:2'
     """
     rule = Rule()
-    given: set[str] = set()
     kinds: set[str] = set()
     wrong = ValueError(f"--acceptance {text}: give {SYNTAX}")
     for item in text.split(","):
@@ -84,9 +83,8 @@ def read_rule(text: str) -> tuple[Rule, frozenset[str]]:
             except ValueError:
                 raise wrong from None
             check_least(name, values[name], f"--acceptance {text}: the {NOUNS[name]}")
-        given |= values.keys() - {"kind"}
         rule = replace(rule, **values)
-    return rule, frozenset(given)
+    return rule
 
 
 def check_least(name: str, value: Any, said: str) -> None:

@@ -19,7 +19,7 @@ from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.search.errors import NonFiniteError, check_tokens, explained
 from fairseq_aggdec.search.state import DecodeState

@@ -32,7 +32,7 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.timing import System, measure
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.amounts import blockwise_size
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.records import machine
@@ -146,7 +146,7 @@ class Model:
         if not self.headed:
             return []
         cfg = copy.copy(self.session.task.cfg)
-        cfg.decoding = "blockwise"  # which says what --block-size means
+        cfg.decoding = "blockwise"  # which says what --draft-tokens means
         size = blockwise_size(read_settings(cfg), self.session.models)
         least = {
             rule: read_settings(chosen).acceptance.min_block_size for rule, chosen in RULES.items()

@@ -56,7 +56,6 @@ PART_COLUMNS = (
 CHOSEN = {
     "acceptance": "--relaxed says it",
     "draft_tree": "--nodes says it",
-    "draft_nodes": "--nodes says it",
 }
 MEASURED = 4  # batches at least
 

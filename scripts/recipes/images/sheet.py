@@ -2,7 +2,7 @@
 
     python -m scripts.recipes.images.sheet DATA --output docs/results/super_resolution \\
         --system greedy model.pt decoding=greedy
-        --system both/8 tuned.pt decoding=blockwise acceptance=distance epsilon=2
+        --system both/8 tuned.pt decoding=blockwise acceptance=distance:2
 
 DATA is a folder made by ``python -m scripts.recipes.images.make_images``. A system is a name, a checkpoint, and
 options of the task as NAME=VALUE. Names of the form COLUMN/K, with COLUMN one of regular, approximate, fine-tuned

@@ -89,7 +89,7 @@ sheet() {
         for block_size in $BLOCK_SIZES; do
             model=$WORK/heads-$setting-$block_size/checkpoint_best.pt
             systems+=(--system "$exact/$block_size" "$model" decoding=blockwise)
-            systems+=(--system "$approximate/$block_size" "$model" decoding=blockwise acceptance=distance "epsilon=$EPSILON")
+            systems+=(--system "$approximate/$block_size" "$model" decoding=blockwise "acceptance=distance:$EPSILON")
         done
     done
     # shellcheck disable=SC2086

@@ -1,13 +1,13 @@
 """Figures 2 to 4 of Zhang et al. (2020): speed-up by batch size and beam, by source length, by words per direction.
 
-    python -m scripts.recipes.interleaved.figures DATA --path transformer.pt --gen-subset test --cpu --dedup 2 \\
+    python -m scripts.recipes.interleaved.figures DATA --path transformer.pt --gen-subset test --variant dedup=2 \\
         --model "IBDecoder=ib.pt" --model "IBDecoder + SA=sa.pt" --post-process sentencepiece \\
         --output docs/results/interleaved-figures-multi30k
 
 At every batch size and beam all systems are timed in turn, in one process: stock fairseq, the same Transformer on our
 engine, and the models. Plots show speed-ups over our engine, so that only the way of writing differs; the tables
 have both. Takes every flag of fairseq-generate; --beam (4) is that of Figures 3 and 4, which are at batch size 1,
-and --dedup N adds rows with repeated n-grams written once to Figure 4. Only decoding is timed.
+and --variant dedup=N adds rows with repeated n-grams written once to Figure 4. Only decoding is timed.
 """
 
 import argparse
@@ -25,8 +25,7 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.methods.options.settings import read_settings
-from fairseq_aggdec.methods.options.variants import joined, read_variants
+from fairseq_aggdec.methods.options.reading import joined, read_settings, read_variants
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu, texts
 from fairseq_aggdec.records.results import write_table
@@ -56,7 +55,6 @@ class Model:
     def system(self, beam: int) -> System:
         """Ready to be timed with this beam."""
         cfg = self.session.task.cfg
-        cfg.dedup = 0  # the option's old name, which is this command's own
         cfg.variant = joined(read_variants(cfg.variant or "") | {"dedup": self.dedup})
         generator, counters = self.session.generator(self.decoding, beam)
 

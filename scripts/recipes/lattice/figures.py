@@ -38,7 +38,7 @@ from tqdm import tqdm
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.lattice.lattice import Lattice
-from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
 from scripts.recipes import paper_plots

@@ -47,7 +47,6 @@ SENSELESS = [
     ("iad", "--variant match=unique", "a key of iad-match"),
     ("iad", "--variant iad-match=best", "choose aligned or unique"),
     ("iad", "--int8 sums", "choose none, drafts, all"),
-    ("iad", "--draft-tokens 3 --iad-draft-length 4", "contradicts --draft-tokens 3"),
     ("gad", "--draft-tokens 0", "--draft-tokens 0"),
     ("gad", "--draft-tokens 99", "--draft-tokens 99"),
     ("gad", "--draft-tokens many", "--draft-tokens many"),
