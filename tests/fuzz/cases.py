@@ -245,5 +245,5 @@ def _drafter(chosen: random.Random) -> dict[str, Any]:
 def _copying(chosen: random.Random) -> dict[str, str]:
     return {
         "iad_match": chosen.choice(("aligned", "unique", "longest", "recent")),
-        "iad_draft_length": chosen.choice(("auto", "all", "1", "4")),
+        "draft_tokens": chosen.choice(("auto", "all", "1", "4")),
     }

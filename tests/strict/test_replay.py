@@ -24,7 +24,7 @@ def prepared(name: str, folder: Path, device: torch.device) -> tuple[Any, dict[s
     """The method of a case, made to write ``TOKENS`` tokens, and a batch."""
     lengths = {"min_len": TOKENS, "max_len_a": 0, "max_len_b": TOKENS}
     method = BY_NAME[name]
-    fixed = {"iad_draft_length": str(DRAFTED)} if method.decoding == "iad" else {}
+    fixed = {"draft_tokens": str(DRAFTED)} if method.decoding == "iad" else {}
     case = Case(name, method.decoding, method.arch, method.model, method.drafter, fixed, lengths)
     models, drafter = device_cases.random_models(case, {"encoder_layers": 1, "decoder_layers": 1})
     ready = device_cases.prepared(case, models, drafter, folder, device)

@@ -74,7 +74,7 @@ SLOTS = {"directions": 2, "words_per_direction": 2}
 HEADS = {"block_size": 4, "head_hidden_dim": 8}
 LATTICE = {"lattice_candidates": 5, "lattice_length_window": 1}
 PREFIX = ((5, 6, 7), (9, 1, 1), (4, 4, 1), (10, 11, 1))
-LENGTH = {"iad_draft_length": "5"}  # a random model soon teaches that no draft stands
+LENGTH = {"draft_tokens": "5"}  # a random model soon teaches that no draft stands
 MATCHES = ("unique", "longest", "recent", "aligned")
 
 CASES = [
