@@ -27,16 +27,29 @@ def watch_hub() -> None:
     )  # the filter sees every record, and drops what fairseq's level drops
 
 
+def of_this_package(kind: type) -> bool:
+    return any(one.__module__.startswith(f"{PACKAGE.name}.") for one in kind.__mro__)
+
+
 def tell_of_dropped_options(record: logging.LogRecord) -> bool:
     """Logs a line if a record holds a configuration with this package as its user_dir and without ``decoding``.
 
     Returns:
         whether the level of fairseq's loggers lets the record pass.
     """
+    from fairseq.tasks import TASK_REGISTRY
+
     if isinstance(cfg := record.msg, Mapping):
         common, task = cfg.get("common") or {}, cfg.get("task") or {}
         user_dir = common.get("user_dir")
         told = task if isinstance(task, Mapping) else vars(task)
+        name = told.get("_name") or told.get("task")
+        kind = TASK_REGISTRY.get(name)
+        if kind is not None and not hasattr(kind, "taken_over") and not of_this_package(kind):
+            logger.info(
+                "--task %s is left to stock fairseq in this hub model: fairseq_aggdec.adopt(model) takes it over",
+                name,
+            )
         if user_dir and Path(user_dir).resolve() == PACKAGE and "decoding" not in told:
             logger.info(
                 "this hub model decodes with --decoding beam; fairseq's hub drops other options of the plugin, which "
