@@ -53,7 +53,8 @@ def tables(target: str) -> tuple[tuple[str, Table], ...]:
     text = (DOCS / name).read_text(encoding="utf-8")
     if anchor:
         sections = {
-            part.split("\n")[0].strip(): part for part in re.split(r"^## ", text, flags=re.M)
+            part.split("\n")[0].strip().replace(" ", "-").replace(",", ""): part
+            for part in re.split(r"^## ", text, flags=re.M)
         }
         if anchor not in sections:
             raise UnknownReferenceError(f"{target}: there is no such section")

@@ -16,6 +16,7 @@ TARGET = re.compile(r"\]\(([^)\s#]+)")
 REASON = re.compile(r"none: \w[^|]{9,}")
 LONGEST = 120  # characters of a line outside tables
 COLUMNS = 7
+KINDS = re.compile(r"\b(trained|grown|replayed|random weights|no model)\b")
 # What the papers number, but for what they only number: tables, figures.
 NUMBERED = {
     "Aggressive decoding": (17, 8),
@@ -28,9 +29,9 @@ SETTINGS = re.compile(
     r"\(\d+(?:, \d+(?:\.\d+)?)?\)"  # (3, 1.0): beta and tau; (2, 1): directions and words; (5): another k
     r"|\b[kNc] = \d+(?:, \d+)*|\bbeam \d|\b(?:beta|tau) \d(?: to \d)?|\btop-\d|\bminimum of \d"
     r"|\bbatch(?:es of)? \d+(?:, \d+)*(?: and \d+)?|\bat 32\b|\(8 and 32\b|\b\d threads?"
-    r"|\b(?:fp32|bf16|H200|F0\.5|Table \d)|\bratio of 0\.2\b|\b\d+ to \d+(?: words| tokens|$)"
+    r"|\b(?:fp16|fp32|bf16|H200|F0\.5|Table \d)|\bratio of 0\.2\b|\b\d+ to \d+(?: words| tokens|$)"
 )
-IN_PROSE = {"0.8", "1.0", "3.0", "0.6", "0.1"}  # settings of training and of GAD++
+IN_PROSE = {"0.8", "1.0", "3.0", "0.6", "0.1", "0.3"}  # settings of training and of GAD++
 
 
 def sections(text: str) -> dict[str, list[list[str]]]:
@@ -80,6 +81,7 @@ def test_a_row_has_a_verdict_and_what_it_rests_on(row: tuple[str, ...]) -> None:
         return
     assert re.match(r"(yes|partly|no|not comparable|none)\b", ours), ours
     assert size and command and (baseline or ours.startswith("none"))
+    assert KINDS.search(size), f"{size}: which kind of model is it?"
 
 
 def test_the_page_is_what_the_files_say() -> None:
