@@ -1,9 +1,10 @@
-"""Is a commit as fast as another, with the same outputs? Sixteen cells, in turn, each commit in a process of its own.
+"""Is a commit as fast as another, with the same outputs? Twenty-four cells, in turn, each commit in a process of its own.
 
-    python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, seven minutes
+    python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, ten minutes
     python -m scripts.compare_commits main~3 main --rounds 5 --output work/commits
 
-The cells are greedy, IAD, GAD and beam 5 with the shipped model, in fp32 and 8 bits, batches of 1 and 32. Both
+The cells are greedy, IAD, GAD and beam 5 with the shipped model, greedy and beam 5 with an ensemble of two (that model
+twice), in fp32 and 8 bits, batches of 1 and 32. Both
 processes stay loaded and decode one after the other, so a busy machine disturbs both alike. A ratio is OLD / NEW, the
 median of the rounds: above 1 the new commit is faster. Exit status 1 if an output differs or a ratio is below
 ``--least``.
@@ -36,6 +37,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "iad": {"decoding": "iad"},
     "gad": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "draft_tokens": 5},
     "beam 5": {"decoding": "beam", "beam": 5},
+}
+METHODS |= {
+    f"{method}, ensemble of two": METHODS[method] | {"path": [MODEL / "checkpoint.pt"] * 2}
+    for method in ("greedy", "beam 5")
 }
 SENTENCES = {1: 24, 32: 96}  # batch size -> sentences of a round
 
@@ -82,9 +87,10 @@ def serve() -> None:
         cell = Cell(**json.loads(line))
         key = f"{cell.method} {cell.int8}"
         if key not in translators:
+            options = {"path": MODEL / "checkpoint.pt"} | METHODS[cell.method]
             translators[key] = fairseq_aggdec.from_pretrained(
-                MODEL / "checkpoint.pt", MODEL, device="cpu", spm=str(MODEL / "spm.model"),
-                max_len_b=100, **({"int8": True} if cell.int8 else {}), **METHODS[cell.method],
+                options.pop("path"), MODEL, device="cpu", spm=str(MODEL / "spm.model"),
+                max_len_b=100, **({"int8": True} if cell.int8 else {}), **options,
             )  # fmt: skip
             translators[key].translate(sentences[-8:], batch_size=4)  # warms up
         given = sentences[: SENTENCES[cell.batch]]
