@@ -14,6 +14,7 @@ from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.engines import DRAFT_ONLY
 from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from fairseq_aggdec.search.greedy.search import commit
@@ -31,9 +32,7 @@ class DraftOnlyLoop(DeviceLoop):
     drafter: NarDrafter
 
     def captures(self) -> bool:
-        return self.drafter.captures()
-
-    takes_over = captures
+        return self.drafter.captures
 
     def _proposed_from(self) -> tuple[int, Tensor]:
         return 0, next(self.drafter.model.parameters())
@@ -65,11 +64,16 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     """
 
     drafter: NarDrafter
+    asked_search = DRAFT_ONLY
     verified = False
 
     @cached_property
     def on_device(self) -> type[DeviceLoop]:
         return DraftOnlyLoop
+
+    @property
+    def _reader(self) -> NarDrafter:
+        return self.drafter
 
     def gap(self) -> None:
         """Stock fairseq would decode with the verifier, whose output is another."""

@@ -166,6 +166,9 @@ class NarDrafter(ModelDrafter):
         self._begin()
         return size if self._is_well() and isinstance(self.slots, CachedSlots) else None
 
+    launches = False  # kernel by kernel it is asked by the host
+
+    @property
     def captures(self) -> bool:
         """Whether the batch stands where what is captured of its decoder reads it."""
         self._begin()

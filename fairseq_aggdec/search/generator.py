@@ -5,6 +5,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,10 +21,13 @@ from fairseq_aggdec.options.hypotheses import Hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.options.stock_generator import Gap
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.engines import EngineRequest, SearchEngine, gaps_of
 from fairseq_aggdec.search.errors import check_tokens, refusal
 from fairseq_aggdec.search.guards import OneThread, exclusive, one_thread, or_stock
 from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.transfer import Watch, begin
+
+logger = logging.getLogger(__name__)
 
 # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
 UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
@@ -48,6 +52,7 @@ class CachedGenerator(SequenceGenerator):
         refused: options of a call that the search cannot honour, with the reason.
         may_leave_to_stock: stock fairseq decodes what the verifier cannot.
         options: of the batch that is decoded.
+        engines: those that were asked for the last batch, each with its gap; the last one has none and has decoded it.
         anew: builds another generator like this one, which was copied and shares what it has learned; None: a
             generator of its own.
     """
@@ -75,6 +80,8 @@ class CachedGenerator(SequenceGenerator):
         self.options = Options.of(self)
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
         self.precision, self.known = precision, Gap()
+        self.engines: list[tuple[SearchEngine, str | None]] = []
+        self.told: set[str] = set()
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
@@ -201,6 +208,20 @@ class CachedGenerator(SequenceGenerator):
     def _watches(self) -> Iterator[Watch]:
         """Those that have to know before a batch whether weights have changed."""
         yield from self.verifier.watches
+
+    def _engine(self, request: EngineRequest) -> str:
+        """The name of the engine that decodes a request; each is logged once."""
+        self.engines[:] = gaps_of(
+            request
+        )  # in place: a new attribute counts as a change of the generator
+        engine, _ = self.engines[-1]
+        if engine.name not in self.told:
+            self.told.add(engine.name)
+            others = "; ".join(f"not {other.name}: {gap}" for other, gap in self.engines[:-1])
+            logger.info(
+                "decoding by %s (%s)%s", engine.name, engine.where, others and f"; {others}"
+            )
+        return engine.name
 
     def _limits(self, batch: Batch) -> Limits:
         return self.options.limits(batch.net_input, self.model.models)

@@ -14,6 +14,7 @@ from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.stock_generator import blocks_as_stock
 from fairseq_aggdec.options.stopping import stock_stoppable
+from fairseq_aggdec.search.engines import only_stock
 from fairseq_aggdec.search.errors import check_best
 
 logger = logging.getLogger(__name__)
@@ -29,33 +30,21 @@ def or_stock(generate: Generate) -> Generate:
 
     @functools.wraps(generate)
     def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        source = sample["net_input"].get("src_tokens")
-        if source is None:
-            logger.info("left to stock fairseq: sources that are no src_tokens")
+        if (gap := only_stock(self, sample, *args, **kwargs)) is not None:
+            logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
+        source = sample["net_input"]["src_tokens"]
         if not source.numel():
             shape = tuple(source.shape)
             raise ValueError(
                 f"src_tokens of shape {shape}: a batch needs a sentence, and a sentence a token"
             )
-        # What was put onto it since it was built, or an argument that only stock reads.
-        if self.may_leave_to_stock and (gap := self.gap() or _call_gap(self.pad, *args, **kwargs)):
-            logger.info("left to stock fairseq: %s", gap)
-            return _as_stock(self, sample, *args, **kwargs)
         try:
             return generate(self, sample, *args, **kwargs)
         except LeftToStock:  # the reason was logged
             return _as_stock(self, sample, *args, **kwargs)
 
     return found
-
-
-def _call_gap(
-    pad: int, prefix_tokens: Any = None, constraints: Any = None, bos_token: Any = None
-) -> str | None:
-    if isinstance(bos_token, Tensor) and bos_token.numel() > 1:
-        return "a bos_token for each hypothesis"
-    return "a bos_token that is padding" if bos_token == pad else None
 
 
 @torch.no_grad()

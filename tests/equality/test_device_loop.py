@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fairseq_aggdec.budget.pace import Pace
-from fairseq_aggdec.search.greedy.on_device import DeviceLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 
@@ -49,16 +48,6 @@ RELAXED = [
 CPU = torch.device("cpu")
 
 
-def everywhere(loop: type[DeviceLoop]) -> type[DeviceLoop]:
-    """The loop on the device, without graphs and on a CPU too."""
-
-    class Everywhere(loop):  # type: ignore[misc, valid-type]
-        def takes_over(self) -> bool:
-            return True
-
-    return Everywhere
-
-
 @pytest.mark.parametrize("case", FOLLOWED + RELAXED, ids=lambda case: case.name)
 def test_both_loops_decide_alike(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +58,10 @@ def test_both_loops_decide_alike(
         case = replace(case, task=device_cases.LENGTH | case.task)
     models, drafter = device_cases.random_models(case, SIZES)
     plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
-    alone.generator.on_device = everywhere(alone.generator.on_device)
+    # Without graphs and on a CPU.
+    alone.generator._engine = lambda request: (
+        "python" if request.size_on_device is None else "board"
+    )
     for seed, rows in enumerate((4, 1, 3, 4)):
         # An iteration in vain or none
         monkeypatch.setattr(Pace, "ahead", seed % 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -309,28 +308,6 @@ def test_account_of_an_heir(copier: Any, runs: list[int]) -> None:
     found_by(task, generator, copier)
     assert task.counters.drafted == 0
     assert runs.count(DRAFT) == task.counters.calls  # Python is asked how much to draft
-
-
-@pytest.mark.parametrize(
-    ("method", "name"), [("greedy", "_search_on_host"), ("iad", "_search_on_host")]
-)
-@pytest.mark.parametrize("own", [False, True], ids=["of its class", "of its own"])
-def test_search_of_an_heir(copier: Any, runs: list[int], method: str, name: str, own: bool) -> None:
-    task, generator = built(method, copier)
-    asked = []
-
-    def search(self: Any, *arguments: Any) -> Any:
-        asked.append(arguments)
-        return getattr(plain, name)(self, *arguments)
-
-    plain = type(generator)
-    if own:
-        setattr(generator, name, types.MethodType(search, generator))
-    else:
-        generator.__class__ = type("Heir", (plain,), {name: search})
-    found_by(task, generator, copier)
-    assert len(asked) == 1
-    assert not runs
 
 
 @pytest.mark.parametrize("method", METHODS)

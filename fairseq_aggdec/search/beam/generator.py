@@ -10,15 +10,15 @@ import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypotheses
 from fairseq_aggdec.search.beam.tree import SearchedTree
-from fairseq_aggdec.search.compiled.reader import CompiledReaders, readable_decoders
+from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import Outputs
+from fairseq_aggdec.search.engines import BEAM, EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.loop import decode
@@ -83,26 +83,36 @@ class BeamGenerator(CachedGenerator):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
         self.searches = []
-        if (loop := self._loop()) is None:
-            return self._compiled(batch, limits)
-        with self.counters.clock("verify"):
-            given = self.options, limits, batch.start, batch.prefixes
-            outputs = loop.decode(*given, self.counters, self.watch)
-        return self._kept(outputs, loop.trees)
+        library = functools.cache(lambda: self._library(batch, limits))
+        engine = self._engine(self._request(library))
+        if engine == "board":
+            loop = self._loop()
+            with self.counters.clock("verify"):
+                given = self.options, limits, batch.start, batch.prefixes
+                found = loop.decode(*given, self.counters, self.watch)
+            return self._kept(found, loop.trees)
+        whole = engine == "library"
+        (self._compiled if whole else self._by_windows)(library(), batch.source.device)
+        outputs = library().outputs(self.counters)
+        if whole:
+            self.counters.calls += outputs.found.calls
+        return self._kept(outputs, library().trees)
 
-    @property
-    def _is_seen(self) -> bool:
-        """Whether somebody looks at the trees of a batch, or the search is not this class's own."""
-        seen = self.keeps_trees or self.watch is not None or self.retain_history
-        return seen or self.search_type is not WindowByWindow
+    def _request(self, library: Callable[[], BeamLibrary]) -> EngineRequest:
+        """What is asked for; ``library``: the search of the batch there."""
+        watched = None
+        if self.keeps_trees or self.watch is not None or self.retain_history:
+            watched = "the trees of prefixes are watched"
+        return EngineRequest(
+            *(BEAM, self.verifier),
+            watched=watched,
+            timed=self.counters.wait is not None,
+            own=None if self.search_type is WindowByWindow else self.search_type.__name__,
+            expects_heads=lambda: library().ask() is not None and library().expects_heads,
+        )
 
-    def _loop(self) -> BeamLoop | None:
-        """The search on the board: on a GPU, and where there is no compiled library; None: the library searches."""
-        # A clock that waits for the device tells the parts of an iteration apart, which are one there.
-        alone = self.verifier.captures and self.counters.wait is None and not self._is_seen
-        library = kernels() is not None
-        if library and not (alone and self.verifier.reads_trees):
-            return None
+    def _loop(self) -> BeamLoop:
+        """The search on the board, with the board of the batch before."""
         loop = self.device_loop
         if loop is None or loop.verifier is not self.verifier:
             from fairseq_aggdec.search.beam.on_device import BeamLoop
@@ -116,24 +126,17 @@ class BeamGenerator(CachedGenerator):
             self.searches = trees()
         return outputs
 
-    def _compiled(self, batch: Batch, limits: Limits) -> Outputs:
-        library = self._library(batch, limits)
-        library.ask()
-        whole = self.search_type is WindowByWindow and not library.expects_heads
-        decoders = readable_decoders(self.verifier) if whole else []
-        if not decoders:
-            foretell = self.foreteller and functools.partial(self.foreteller.tables, self.verifier)
-            device = batch.source.device
-            search = self.search_type(library, self.options, device, foretell, self.watch)
-            decode(self.verifier, search, self.counters)
-        else:
-            show = self.watch and functools.partial(_show, self.watch, library)
-            with self.counters.clock("verify"):
-                CompiledReaders(decoders, self.verifier.temperature).run(library, show)
-        outputs = library.outputs(self.counters)
-        if decoders:
-            self.counters.calls += outputs.found.calls
-        return self._kept(outputs, library.trees)
+    def _compiled(self, library: BeamLibrary, device: torch.device) -> None:
+        """Decodes the batch in one call."""
+        show = self.watch and functools.partial(_show, self.watch, library)
+        with self.counters.clock("verify"):
+            CompiledReaders.of(self.verifier).run(library, show)
+
+    def _by_windows(self, library: BeamLibrary, device: torch.device) -> None:
+        """Decodes the batch by windows that Python reads."""
+        foretell = self.foreteller and functools.partial(self.foreteller.tables, self.verifier)
+        search = self.search_type(library, self.options, device, foretell, self.watch)
+        decode(self.verifier, search, self.counters)
 
     def _library(self, batch: Batch, limits: Limits) -> BeamLibrary:
         """The search of a batch, with what it drafts from."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.compiled.searches import (
     DRAFT,
@@ -19,25 +18,6 @@ from fairseq_aggdec.search.compiled.searches import (
     ReadingStruct,
     WholeSearch,
 )
-
-
-def readable_decoders(verifier: Any) -> list[CachedDecoder]:
-    """The decoders that whole searches read, one for each model; none where a model is more than such a decoder."""
-    if type(verifier) is not Verifier or verifier.grid is not None:
-        return []
-    decoders: list[Any] = [member.decoder for member in verifier.members]
-    return decoders if all(map(_readable, decoders)) else []
-
-
-def _readable(decoder: Any) -> bool:
-    if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
-        return False
-    packed, plain = decoder.packed, decoder.chosen.kernel is not None
-    first = None if decoder.heads is None else decoder.heads.exact.first_head
-    plain = plain and all(part.kernel is not None for part in first or ())
-    plain = plain and packed.project_out is None and packed.span is None
-    return plain and decoder.compiled.embeds
-
 
 # A call of the library is at most about so long, seconds: between two calls Python handles signals (Ctrl-C) and asks
 # whether the batch is still wanted.
@@ -97,7 +77,16 @@ class CompiledReaders:
     def __init__(self, decoders: Sequence[CachedDecoder], temperature: float):
         self.readers = [DecoderReader(decoder) for decoder in decoders]
         self.types = decoders[0].packed.project_vocabulary.outputs
+        compiled = decoders[0].compiled
+        assert compiled is not None
+        self.channels = compiled.channels
         self.temperature, self.together = temperature, TOGETHER
+
+    @classmethod
+    def of(cls, verifier: Any) -> CompiledReaders:
+        """Of a verifier that the library can read windows with (:mod:`~fairseq_aggdec.search.engines`)."""
+        decoders = [member.decoder for member in verifier.members]
+        return cls(decoders, verifier.temperature)
 
     def decide_at_once(self) -> None:
         """Has all logits of a window decided at once, so that they can be looked at."""

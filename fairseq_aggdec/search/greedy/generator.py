@@ -18,7 +18,8 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
+from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.engines import GREEDY, EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
 from fairseq_aggdec.search.generator import UNK_BEHIND_END, CachedGenerator
 from fairseq_aggdec.search.greedy import library
@@ -47,6 +48,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             :class:`~fairseq_aggdec.search.greedy.search.GreedySearch`.
     """
 
+    asked_search = GREEDY
     verified = True
     watch: OnIteration | None = None
 
@@ -138,22 +140,36 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
-        """Decodes on a GPU without the host, else in one call of the compiled library, else iteration by iteration."""
-        watched = self.watch is not None or state.rows[0].history is not None
-        # A clock that waits for the device tells the parts of an iteration apart, which are one there.
-        seen = restricted or watched or self.counters.wait is not None
-        drafter = self.drafter
-        if not seen and isinstance(drafter, DeviceDrafter):
-            loop = self._loop_of(drafter)
-            if loop.takes_over() and (size := drafter.start_on_device(state)) is not None:
-                with self.counters.clock("verify"):
-                    loop.decode(state, size, self.counters)
-                return
-        # A subclass may search in another way.
-        own = getattr(self._search_on_host, "__func__", None)
-        own_search = own is not DraftAndVerifyGenerator._search_on_host
-        if own_search or not library.decode(self, state):
-            self._search_on_host(state, drafter, self.counters)
+        """Decodes by the first engine that can."""
+        request = self._request(state, restricted)
+        engine, counters = self._engine(request), self.counters
+        if engine == "board":
+            size = request.size_on_device
+            assert size is not None
+            with counters.clock("verify"):
+                self._loop_of(self.drafter).decode(state, size, counters)
+        elif engine == "library":
+            library.decode(self, state)
+        else:
+            self._search_on_host(state, self.drafter, counters)
+
+    def _request(self, state: DecodeState, restricted: bool) -> EngineRequest:
+        watched = None
+        if self.watch is not None:
+            watched = "every iteration is watched"
+        elif state.rows[0].history is not None:
+            watched = "--retain-iter-history"
+        return EngineRequest(
+            *(self.asked_search, self._reader, None, self.accept, self.rules, self.drafter, state),
+            watched=watched,
+            timed=self.counters.wait is not None,
+            restricted=restricted,
+        )
+
+    @property
+    def _reader(self) -> Any:
+        """Reads the windows."""
+        return self.verifier
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
         parts = self.verifier, drafter, self.accept, self.rules
@@ -166,7 +182,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
         return DeviceLoop
 
-    def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
+    def _loop_of(self, drafter: Any) -> DeviceLoop:
         """The loop of the last batch, or a new one if the verifier, the drafter or the rules have changed."""
         loop, parts = self.device_loop, (self.verifier, drafter, self.accept, self.rules)
         if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:

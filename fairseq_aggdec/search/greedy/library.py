@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_aggdec.kernels.library import WORD
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
-from fairseq_aggdec.search.compiled.reader import CompiledReaders, readable_decoders
+from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
     CopyOptionsStruct,
@@ -83,18 +83,14 @@ def search_of(
     return WholeSearch("greedy", options)
 
 
-def decode(generator: Any, state: DecodeState) -> bool:
-    """Decodes a batch to its end, if the library can do that; else nothing has happened.
+def decode(generator: Any, state: DecodeState) -> None:
+    """Decodes a batch to its end that the library can decode (:mod:`~fairseq_aggdec.search.engines`).
 
     Args:
         generator: a ``DraftAndVerifyGenerator`` that has started the batch.
     """
     verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
-    if not (decoders := readable_decoders(verifier)):
-        return False
-    if type(generator.rules) is not Rules or not (accept is exact or type(accept) is TopBeta):
-        return False
-    assert decoders[0].compiled is not None
+    reader = CompiledReaders.of(verifier)
     copies = drafter.copies() if _as_it_says(drafter, "copies") else None
     drafts = None
     if copies is None and _as_it_says(drafter, "in_library"):
@@ -104,14 +100,13 @@ def decode(generator: Any, state: DecodeState) -> bool:
     search = search_of(
         *(state, generator.rules, copies or NO_COPIES, accept, drafts, outside),
         types=generator.vocab_size,
-        channels=decoders[0].compiled.channels,
+        channels=reader.channels,
     )
     clock = DraftClock(counters)
     follower = None
     if outside or generator.watch is not None or state.rows[0].history is not None:
         told = drafter if outside else None
         follower = Follower(search, state, told, generator.watch)
-    reader = CompiledReaders(decoders, verifier.temperature)
     if outside:
         assert follower is not None
         reader.decide_at_once()  # the drafter may look at all logits
@@ -131,7 +126,6 @@ def decode(generator: Any, state: DecodeState) -> bool:
         drafts.ended(search)
     elif verdict is not None and not outside and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
-    return True
 
 
 class DraftClock:

@@ -43,10 +43,6 @@ class DeviceLoop(AheadLoop):
         assert self.board is not None
         return self.board.flags
 
-    def takes_over(self) -> bool:
-        """Whether this loop decodes the batch that has been started, and not the host's."""
-        return self.captures() or self.verifier.launches
-
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
         """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
         board = self._take_up(state, size)

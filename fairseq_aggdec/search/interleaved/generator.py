@@ -15,6 +15,7 @@ from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.engines import INTERLEAVED, EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.interleaved.search import (
@@ -101,6 +102,7 @@ class InterleavedGenerator(CachedGenerator):
             self.end_condition == ALL,
             self.any_ending,
         )
+        self._engine(EngineRequest(INTERLEAVED, self.verifier, rules=search.rules))
         decode(self.verifier, search, self.counters)
         to_host(search.found)
         return batch, search.found
