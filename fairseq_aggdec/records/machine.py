@@ -27,7 +27,7 @@ def describe() -> dict[str, object]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": dict(_versions()),
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -37,12 +37,12 @@ def sentence(machine: dict[str, object]) -> str:
     assert isinstance(versions, dict)
     gpu = f", {machine['gpu']}" if machine["gpu"] else ""
     packages = ", ".join(f"{name} {number}" for name, number in versions.items())
-    commit = str(machine["commit"])
-    if commit.endswith("+"):
-        commit = f"{commit[:-1]} with changes that were not committed"
+    made_by = str(machine["commit"])
+    if made_by.endswith("+"):
+        made_by = f"{made_by[:-1]} with changes that were not committed"
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}; "
-        f"Python {machine['python']}, {packages}; commit {commit}"
+        f"Python {machine['python']}, {packages}; commit {made_by}"
     )
 
 
@@ -90,7 +90,7 @@ def command(tool: str, arguments: Sequence[str]) -> str:
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _commit() -> str:
+def commit() -> str:
     """Short commit, with ``+`` when files that git tracks, results apart, were changed since; ``unknown`` outside a
     checkout."""
     folder = Path(__file__).parent

@@ -18,6 +18,8 @@ from typing import Any
 from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.records import machine
 
+PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
+
 
 def named(output: Path, ending: str) -> Path:
     """``OUTPUT`` with an ending behind its whole name: ``v1.2`` is no name with the ending ``.2``."""
@@ -73,7 +75,7 @@ def page(record: Mapping[str, Any], table: str) -> str:
 
 
 def check_place(option: str, path: Path | None, *endings: str) -> None:
-    """Refuses a file that could not be written in the end; makes nothing.
+    """Refuses a file that could not be written in the end, or be published then; makes nothing.
 
     Args:
         option: that named it.
@@ -85,6 +87,11 @@ def check_place(option: str, path: Path | None, *endings: str) -> None:
     """
     if path is None:
         return
+    if path.absolute().is_relative_to(PUBLISHED) and machine.commit().endswith("+"):
+        raise SystemExit(
+            f"error: {option} {path}: docs/results takes results of committed code only; commit your changes, or write "
+            "elsewhere"
+        )
     try:
         for file in [named(path, ending) for ending in endings] or [path]:
             if file.is_dir():

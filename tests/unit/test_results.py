@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.results import (
     cell,
     check_counts,
@@ -35,6 +36,18 @@ def full_disk() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_changes_are_committed_before_results_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
+    monkeypatch.setattr(machine, "commit", lambda: "0123abc+")
+    check_place("--output", tmp_path / "try", ".json")
+    with pytest.raises(SystemExit, match="commit your changes, or write elsewhere"):
+        check_place("--output", tmp_path / "published" / "speed", ".json")
+    monkeypatch.setattr(machine, "commit", lambda: "0123abc")
+    check_place("--output", tmp_path / "published" / "speed", ".json")
 
 
 def test_names_are_kept_whole(tmp_path: Path) -> None:
