@@ -18,9 +18,13 @@ from fairseq_aggdec.distill.drafter_training import KINDS, DrafterTraining, run_
 
 Row = dict[str, Any]
 
+RAW = "raw"  # the data as they are
+
+REHEARSED = 2  # updates of a rehearsal
+LONGEST = 100000  # updates of a training that only the clock ends
 EPOCH = 900  # updates: the ends of short epochs, each with a new loader, would take longer than the updates
 # What `aggdec train-drafter` says of a schedule that ends at an update; here the clock ends it.
-SCHEDULE = ("--lr-scheduler", "--total-num-update", "--warmup-updates")
+SCHEDULE = ("--lr-scheduler", "--total-num-update", "--warmup-updates", "--max-update")
 
 
 @dataclass(frozen=True)
@@ -72,14 +76,19 @@ class Job:
     trains: bool = False
 
 
+class MissingError(Exception):
+    """What a stage reads has not been made; the message names it."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """Jobs that run side by side, and the rows that they leave.
 
     Attributes:
         weight: its share of the time that is left, beside the stages after it.
-        jobs: made when the stage begins, from its seconds: they may read what former ones left.
-        rows: made when it has ended.
+        jobs: made when the stage begins, from its seconds: they may read what former ones left, or raise
+            :class:`MissingError`.
+        rows: made when it has ended, of what is there then.
     """
 
     name: str
@@ -152,9 +161,17 @@ class Plan:
         return folder
 
     def source(self, name: str) -> Path:
-        """The data that a folder ``NAME-data`` is made of: those of the plan, or of a job that distilled."""
+        """The data that a folder ``NAME-data`` is made of: those of the plan for ``raw``, else of a job that distilled.
+
+        Raises:
+            MissingError: it has not distilled all.
+        """
+        if name == RAW:
+            return self.data
         distilled = self.folder(name)
-        return distilled if (distilled / "distillation.json").exists() else self.data
+        if not (distilled / "distillation.json").exists():
+            raise MissingError(f"{name} has not ended")
+        return distilled
 
     def copies(self, data: Path) -> int:
         """How often the training set is read in an epoch."""
@@ -166,20 +183,23 @@ class Plan:
         longer = sum(map(max, *(side.sizes.tolist() for side in sides)))
         return max(1, math.ceil(EPOCH * self.size.max_tokens / max(1, longer)))
 
-    def training(self, name: str, data: str, flags: Sequence[str]) -> Job:
+    def training(self, name: str, data: str, flags: Sequence[str], updates: int = LONGEST) -> Job:
         """fairseq-train, without anything that takes time or space beside training.
 
         Args:
-            data: "raw", or the job that distilled.
+            data: :data:`RAW`, or the job that distilled.
             flags: architecture, criterion and what differs from the others.
+            updates: at most; schedules of criteria end with them.
         """
         source, target = self.languages
         common = [str(self.upsampled(data)), "--user-dir", fairseq_aggdec.__path__[0]]
         common += ["--task=translation_aggdec", "--source-lang", source, "--target-lang", target]
         common += ["--optimizer=adam", "--adam-betas=(0.9, 0.98)", "--clip-norm=1.0", "--seed=1"]
-        return Job(name, "fairseq_cli.train", [*common, *flags, *self.ends(name)], trains=True)
+        return Job(
+            name, "fairseq_cli.train", [*common, *flags, *self.ends(name, updates)], trains=True
+        )
 
-    def ends(self, name: str) -> list[str]:
+    def ends(self, name: str, updates: int) -> list[str]:
         """Options that stand last, so that they hold against those of ``aggdec train-drafter``."""
         flags = [f"--lr={self.size.lr}", "--lr-scheduler=inverse_sqrt", "--warmup-updates=400"]
         flags += [f"--max-tokens={self.size.max_tokens}", "--required-batch-size-multiple=1"]
@@ -187,19 +207,18 @@ class Plan:
         flags += ["--upsample-primary=1", f"--num-workers={workers}", "--disable-validation"]
         flags += ["--no-epoch-checkpoints", "--no-save-optimizer-state"]
         flags += ["--save-interval-updates=0", "--validate-interval-updates=0"]
-        flags += ["--save-dir", str(self.folder(name)), "--log-format=json", "--log-interval=25"]
-        # Stock fairseq's --bf16 does not run on a CPU.
-        return [
-            *flags,
-            *(["--cpu", "--max-update=2", "--log-interval=1"] if self.rehearse else ["--bf16"]),
-        ]
+        updates, interval = (REHEARSED, 1) if self.rehearse else (updates, 25)
+        flags += ["--save-dir", str(self.folder(name)), "--log-format=json"]
+        flags += [f"--max-update={updates}", f"--log-interval={interval}"]
+        # Stock fairseq's --bf16 does not run on a CPU: the only option that a rehearsal has otherwise.
+        return [*flags, "--cpu" if self.rehearse else "--bf16"]
 
     def trained(self, names: Sequence[str]) -> list[Row]:
         """What the logs of trainings say: updates, seconds, the last loss."""
-        return [{"model": name} | told(self.log(name)) for name in names]
+        return [{"model": name} | told(self.log(name)) for name in names if self.log(name).exists()]
 
     def drafter_flags(self, kind: str, verifier: Path, layers: int, block: int) -> list[str]:
-        """Options of ``aggdec train-drafter`` for a drafter or heads."""
+        """Options of ``aggdec train-drafter`` for a drafter or heads, but those of its schedule."""
         assert kind in KINDS
         args = Namespace(
             data=self.data,
@@ -209,7 +228,7 @@ class Plan:
             layers=layers,
             block_size=block,
             spliced=False,
-            max_update=1000000,
+            max_update=LONGEST,
             patience=1,
             average=1,
             lr=self.size.lr,

@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.records.results import write_text
-from scripts.recipes.gpu_train.plan import Job, Plan, Row, Stage
+from scripts.recipes.gpu_train.plan import RAW, REHEARSED, Job, MissingError, Plan, Row, Stage
 
 BASE, DISTILLED = "base", "distilled"
 BLOCK = 10  # tokens of the pair's drafts
-STERN = {"regular": "raw", "fine-tuning": "raw", "distillation": DISTILLED, "both": DISTILLED}
+STERN = {"regular": RAW, "fine-tuning": RAW, "distillation": DISTILLED, "both": DISTILLED}
 FROZEN = ("regular", "distillation")
-BLOCK_SIZES = (8, 4)
-# Four models beside each other are this much slower, each, than one alone; so much of their time is planned.
-BESIDE, PLANNED = 2.5, 0.8
+BLOCK_SIZE = 8  # of Stern et al.'s heads
+# Every model beside another makes it so much slower; so much of the time is planned.
+BESIDE, PLANNED = 0.5, 0.8
 GEOMETRIES = ((2, 1), (2, 2), (2, 4))
 CANDIDATES = (32, 64)
-TIMED = 200  # sentences of a table of speed
+TIMED = 60  # sentences of a table of speed
 
 Stages = list[Stage]
 
@@ -28,7 +27,7 @@ def common(plan: Plan) -> Stages:
 
     def base(seconds: float) -> list[Job]:
         flags = ["--arch=transformer", *plan.size.flags(), *smoothed()]
-        return [plan.training(BASE, "raw", flags)]
+        return [plan.training(BASE, RAW, flags)]
 
     def distilled(seconds: float) -> list[Job]:
         return [plan.distillation(DISTILLED, plan.checkpoint(BASE))]
@@ -48,13 +47,20 @@ def few(plan: Plan, sentences: int) -> list[str]:
     return ["--limit", str(4 if plan.rehearse else sentences)]
 
 
-def bench(plan: Plan, name: str, systems: Sequence[str], *more: str) -> Job:
+def bench(
+    plan: Plan,
+    name: str,
+    systems: Sequence[str],
+    *more: str,
+    sizes: Sequence[int] = (1, 8, 32),
+    sentences: int = TIMED,
+) -> Job:
     """``aggdec bench``: BLEU, tokens per iteration, acceptance by slot, speed, equality with stock."""
-    sizes = ["1"] if plan.rehearse else ["1", "8", "32"]
-    arguments = ["bench", *plan.generation(plan.checkpoint(BASE)), "--batch-sizes", *sizes]
+    shown = [str(size) for size in (sizes[:1] if plan.rehearse else sizes)]
+    arguments = ["bench", *plan.generation(plan.checkpoint(BASE)), "--batch-sizes", *shown]
     for system in systems:
         arguments += ["--system", system]
-    arguments += [*few(plan, TIMED), "--output", str(plan.output(name)), *more]
+    arguments += [*few(plan, sentences), "--output", str(plan.output(name)), *more]
     return Job(name, "fairseq_aggdec.cli.main", arguments)
 
 
@@ -67,30 +73,74 @@ def tool(plan: Plan, name: str, module: str, path: Path, *more: str) -> Job:
 
 
 def pair(plan: Plan) -> Stages:
-    """A verifier, a drafter of one layer and heads: quality, tokens per iteration by slot, speed."""
-    base, kinds = plan.checkpoint(BASE), ("drafter", "heads")
+    """A verifier, the paper's drafter, that of `aggdec train-drafter`, and heads: quality, speed, tokens by slot."""
+    base, kinds = plan.checkpoint(BASE), ("paper", "chain", "heads")
 
     def drafts(seconds: float) -> list[Job]:
-        return [
-            plan.training(kind, DISTILLED, plan.drafter_flags(kind, base, 1, BLOCK))
-            for kind in kinds
-        ]
+        plan.source(DISTILLED)  # or say that it is missing, before the verifier is read
+        updates = affordable(plan, seconds, len(kinds))
+        flags = {
+            "paper": published(plan, base),
+            "chain": plan.drafter_flags("drafter", base, 1, BLOCK),
+            "heads": dense_heads(plan, BLOCK),
+        }
+        return [plan.training(kind, DISTILLED, flags[kind], updates) for kind in kinds]
 
+    paper = f"--decoding gad --drafter-path {plan.checkpoint('paper')}"
+    relaxed = [
+        f"GAD++ ({beta}, {tau})={paper} --acceptance top-beta --top-beta {beta} --tolerance {tau}"
+        for beta, tau in ((3, 1.0), (5, 3.0))
+    ]
     systems = [
         "fairseq beam 5=--decoding stock --beam 5",
         "fairseq beam 1=--decoding stock --beam 1",
         "ours, beam 5=--decoding beam --beam 5",
         "ours, greedy=--decoding greedy",
         "IAD=--decoding iad",
-        f"GAD=--decoding gad --drafter-path {plan.checkpoint('drafter')}",
-        f"GAD, auto=--decoding gad --draft-tokens auto --drafter-path {plan.checkpoint('drafter')}",
+        f"GAD={paper}",
+        *relaxed,
+        f"GAD, chain=--decoding gad --drafter-path {plan.checkpoint('chain')}",
         f"blockwise=--decoding blockwise --path {plan.checkpoint('heads')}",
     ]
-    stages = [Stage("drafter and heads", 150, drafts, lambda: plan.trained(kinds))]
-    for precision in ("fp32",) if plan.rehearse else ("fp32", "fp16"):
-        name, more = f"table-{precision}", [] if precision == "fp32" else [f"--{precision}"]
-        stages.append(measured(plan, name, 50, bench(plan, name, systems, "--beam", "1", *more)))
-    return [*common(plan), *stages]
+    half = [] if plan.rehearse else ["--fp16"]
+    speed = bench(plan, "speed", systems, "--beam", "1", *half)
+    scored = ["ours, greedy=--decoding greedy", f"GAD={paper}", *relaxed]
+    quality = bench(plan, "quality", scored, "--beam", "1", *half, sizes=[32], sentences=1000)
+    return [
+        *common(plan),
+        Stage("drafters and heads", 200, drafts, lambda: plan.trained(kinds)),
+        measured(plan, "speed", 95, speed),
+        measured(plan, "quality", 35, quality),
+    ]
+
+
+def published(plan: Plan, verifier: Path) -> list[str]:
+    """The drafter of Ge et al. at the verifier's sizes: whole blocks at once, glancing over its own updates."""
+    flags = ["--arch=nar_drafter", *plan.size.flags(), f"--block-size={BLOCK}"]
+    flags += [f"--init-encoder-from={verifier}", f"--init-decoder-from={verifier}"]
+    return [*flags, "--share-decoder-input-output-embed", *smoothed("glancing_loss")]
+
+
+def dense_heads(plan: Plan, k: int) -> list[str]:
+    """Heads of Stern et al., which learn at once by the mean of their losses: drawn, each had few updates."""
+    flags = ["--arch=blockwise_transformer", f"--base-checkpoint={plan.checkpoint(BASE)}"]
+    flags += [f"--block-size={k}", "--head-layout=dense", "--criterion=blockwise_loss"]
+    return [*flags, "--head-loss=mean", "--head-decay=1", "--label-smoothing=0.1", "--dropout=0.1"]
+
+
+def affordable(plan: Plan, seconds: float, beside: int) -> int:
+    """Updates of each of some models beside each other, as the base's speed tells beforehand.
+
+    Raises:
+        MissingError: the base has left no checkpoint.
+    """
+    base = next(iter(plan.trained([BASE])), {})
+    if "updates" not in base or not plan.checkpoint(BASE).exists():
+        raise MissingError(f"{BASE} was not trained")
+    if plan.rehearse:
+        return REHEARSED
+    alone = base["updates"] / max(1.0, base["seconds"])  # fairseq logs whole seconds
+    return max(2, int(PLANNED * seconds * alone / (1 + BESIDE * (beside - 1))))
 
 
 def measured(plan: Plan, name: str, weight: float, job: Job) -> Stage:
@@ -110,52 +160,31 @@ def rows_of(record: Any) -> list[Row]:
 
 
 def stern(plan: Plan) -> Stages:
-    """Table 1 of Stern et al.: four settings, dense heads, one head drawn per minibatch, equal updates."""
-    stages = [
-        Stage(
-            f"k = {k}",
-            130,
-            lambda seconds, k=k: headed(plan, k, seconds),  # type: ignore[misc]
-            lambda k=k: plan.trained([heads_name(s, k) for s in STERN]),  # type: ignore[misc]
-        )
-        for k in BLOCK_SIZES
-    ]
+    """Table 1 of Stern et al. at one k: four settings, dense heads, equal updates."""
     models = [f"{kind}/1={plan.checkpoint(BASE)}" for kind in FROZEN]
-    models += [f"{s}/{k}={plan.checkpoint(heads_name(s, k))}" for s in STERN for k in BLOCK_SIZES]
+    models += [f"{setting}/{BLOCK_SIZE}={plan.checkpoint(setting)}" for setting in STERN]
     times = ["--time-sentences", "2" if plan.rehearse else "50"]
     more = ["--models", *models, "--batch-size=32", *times, *few(plan, 1000)]
     job = tool(plan, "table", "blockwise.table", plan.checkpoint(BASE), *more)
-    return [*common(plan), *stages, measured(plan, "table", 90, job)]
-
-
-def heads_name(setting: str, k: int) -> str:
-    return f"{setting}-{k}"
-
-
-def headed(plan: Plan, k: int, seconds: float) -> list[Job]:
-    """The four models of one k."""
-    flags = ["--arch=blockwise_transformer", f"--base-checkpoint={plan.checkpoint(BASE)}"]
-    flags += [f"--block-size={k}", "--head-layout=dense", "--criterion=blockwise_loss"]
-    flags += ["--head-loss=sample", "--head-decay=1", "--label-smoothing=0.1", "--dropout=0.1"]
-    flags += [f"--max-update={equal_updates(plan, seconds)}"]
     return [
-        plan.training(
-            heads_name(setting, k),
-            data,
-            [*flags, *(["--freeze-base"] if setting in FROZEN else [])],
-        )
-        for setting, data in STERN.items()
+        *common(plan),
+        Stage("heads", 240, lambda seconds: headed(plan, seconds), lambda: plan.trained([*STERN])),
+        measured(plan, "table", 90, job),
     ]
 
 
-def equal_updates(plan: Plan, seconds: float) -> int:
-    """Updates of every model of the table, which the base's speed tells beforehand; a later stage has as many."""
-    file = plan.work / "updates"
-    if not file.exists():
-        (base,) = plan.trained([BASE])
-        alone = base["updates"] / max(1.0, base["seconds"])  # fairseq logs whole seconds
-        write_text(file, str(max(2, int(PLANNED * seconds * alone / BESIDE))))
-    return int(file.read_text(encoding="utf-8"))
+def headed(plan: Plan, seconds: float) -> list[Job]:
+    """The four models."""
+    updates, flags = affordable(plan, seconds, len(STERN)), dense_heads(plan, BLOCK_SIZE)
+    return [
+        plan.training(
+            setting,
+            data,
+            [*flags, *(["--freeze-base"] if setting in FROZEN else [])],
+            updates,
+        )
+        for setting, data in STERN.items()
+    ]
 
 
 # -- Zhang et al., Figures 4 and 5
@@ -213,8 +242,8 @@ def lattice(plan: Plan) -> Stages:
         nat += ["--share-decoder-input-output-embed", "--activation-fn=relu"]
         # The baseline of the paper learns without glancing.
         nat += [*smoothed("glancing_loss"), "--glancing-start=0", "--glancing-end=0"]
-        flags = {"scorer": scorer, "nat": nat}
-        return [plan.training(name, DISTILLED, own) for name, own in flags.items()]
+        flags, updates = {"scorer": scorer, "nat": nat}, affordable(plan, seconds, 2)
+        return [plan.training(name, DISTILLED, own, updates) for name, own in flags.items()]
 
     written = f"--decoding lattice --path {plan.checkpoint('scorer')} --lattice {tables}"
     systems = [

@@ -28,7 +28,7 @@ import torch
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill.drafter_training import bound
 from fairseq_aggdec.records.results import check_place, refusals, write, write_table
-from scripts.recipes.gpu_train.plan import SIZES, Job, Plan, Row, Stage
+from scripts.recipes.gpu_train.plan import SIZES, Job, MissingError, Plan, Row, Stage
 from scripts.recipes.gpu_train.stages import WHAT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -98,7 +98,10 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def run_stage(stage: Stage, plan: Plan, seconds: float) -> dict[str, Any]:
     """Runs a stage's jobs side by side; its state, seconds and rows."""
     began, states = time.monotonic(), []
-    jobs = [job for job in stage.jobs(seconds) if not plan.whole(job.name).exists()]
+    try:
+        jobs = [job for job in stage.jobs(seconds) if not plan.whole(job.name).exists()]
+    except MissingError as missing:
+        return {"state": f"not run: {missing}", "seconds": 0.0, "rows": []}
     running = [(job, start(job, plan, seconds)) for job in jobs]
     try:
         for job, process in running:
@@ -109,7 +112,15 @@ def run_stage(stage: Stage, plan: Plan, seconds: float) -> dict[str, Any]:
     faults = [state for state in states if state != DONE]
     state = "; ".join(faults) or (DONE if jobs else "kept")
     spent = round(time.monotonic() - began, 1)
-    return {"state": state, "seconds": spent, "rows": list(stage.rows()) if not faults else []}
+    return {"state": state, "seconds": spent, "rows": rows_left(stage)}
+
+
+def rows_left(stage: Stage) -> list[Row]:
+    """Rows of a stage; of one that was ended those that are there: tables are written after every batch size."""
+    try:
+        return list(stage.rows())
+    except FileNotFoundError:
+        return []
 
 
 def round_weights(path: Path) -> None:
