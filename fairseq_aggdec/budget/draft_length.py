@@ -4,7 +4,7 @@
 import math
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import DRAFTER, OF_DRAFTS, usual_cost
+from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, OF_DRAFTS, usual_cost
 from fairseq_aggdec.budget.decaying_mean import DecayingMean
 
 # Believed before any draft was seen: the tokens that an iteration with a draft gains, the tokens of the draft, and the
@@ -49,8 +49,9 @@ class DraftLength:
     def __init__(self, size: int):
         self.size = size
 
-    def start(self, rows: int, by: str) -> None:
-        """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
+    def start(self, rows: int, by: str, int8: bool = False) -> None:
+        """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`;
+        ``int8``: the verifier computes in 8 bits."""
 
     def plan(self, rows: int) -> int:
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
@@ -88,8 +89,9 @@ class AdaptiveDraftLength(DraftLength):
         )
         self.rested = 0
 
-    def start(self, rows: int, by: str) -> None:
+    def start(self, rows: int, by: str, int8: bool = False) -> None:
         self.step_cost, due = usual_cost(by), self.rested == RESTING_BATCHES
+        self.drafter_cost = DRAFTER_INT8 if int8 else DRAFTER
         self.pays = self._pays(rows)
         self.tries: float = 0
         if due and not self.pays:
@@ -105,7 +107,7 @@ class AdaptiveDraftLength(DraftLength):
         if not self.weighs:
             return self.gained.mean >= LEAST_GAIN
         plain = self.step_cost + rows
-        drafting = plain + DRAFTER + rows * self.drafted.mean
+        drafting = plain + self.drafter_cost + rows * self.drafted.mean
         return self.gained.mean * plain >= (1.0 + MARGIN) * drafting
 
     def observe(self, rows: int, drafted: int, emitted: int) -> None:

@@ -24,7 +24,7 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.compiled.searches import HeadOptionsStruct
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft, Verdict
 from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,9 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             return *heads.propose(read, count + 1, how, last), last
 
         return self.drafted(state, size, room, grow, slots)
+
+    def copies(self) -> Copies | None:
+        return NO_COPIES if self.rests else None
 
     def in_library(self, state: DecodeState) -> CompiledHeadDrafts | None:
         heads, proposer = self.verifier.heads, self.proposer

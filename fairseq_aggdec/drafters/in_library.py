@@ -177,11 +177,12 @@ def write_budget(budget: Any, draft_length: DraftLength, trees: TreeGrower | Non
     if trees is not None:
         nodes = trees.budget
         budget.nodes, budget.stops, budget.branches = nodes.most, nodes.stops, nodes.branches
-        budget.step_cost, budget.deepest = trees.step_cost, trees.deepest
+        budget.step_cost, budget.drafter_cost = trees.step_cost, trees.drafter_cost
+        budget.deepest = trees.deepest
     if isinstance(draft_length, AdaptiveDraftLength):
         budget.adapts, budget.steady = True, draft_length.steady
         budget.pays, budget.tries = draft_length.pays, draft_length.tries
-        budget.step_cost = draft_length.step_cost
+        budget.step_cost, budget.drafter_cost = draft_length.step_cost, draft_length.drafter_cost
         budget.gained, budget.gained_weight = draft_length.gained.sum, draft_length.gained.weight
         drafted = draft_length.drafted
         budget.drafted, budget.drafted_weight = drafted.sum, drafted.weight

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import usual_cost
+from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, usual_cost
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.in_library import DraftMemory
@@ -40,11 +40,13 @@ class ModelDrafter(DeviceDrafter):
     Attributes:
         chain: of the slots or heads; None where there is none.
         proposer: drafts in the compiled library; None where that does not represent the model.
+        rests: nothing is drafted in the current batch, however many of its rows are left.
     """
 
     chain: FastChain | None = None
     proposer: Proposer | None = None
     laid_out: Any = None  # the weights with which the chain was made
+    rests = False
     memory: DraftMemory | None = None  # of what drafts in the library
 
     def __init__(
@@ -63,9 +65,12 @@ class ModelDrafter(DeviceDrafter):
         """Takes up a batch."""
         # Not when the drafter is made: training moves the models after that.
         by = "kernels" if verifier.compiled else state.device.type
-        self.draft_length.start(len(state.rows), by)
+        rows, int8 = len(state.rows), verifier.precision.int8
+        self.draft_length.start(rows, by, int8)
         if self.trees is not None:
             self.trees.step_cost = usual_cost(by)
+            self.trees.drafter_cost = DRAFTER_INT8 if int8 else DRAFTER
+        self.rests = not any(map(self.draft_length.plan, range(1, rows + 1)))
 
     def lay_out(self, decoder: Any, precision: Precision, packed: Any) -> None:
         """Makes the fast forms of the chain, if there is one, and of what proposes.

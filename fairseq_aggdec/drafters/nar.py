@@ -35,7 +35,9 @@ from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
+    NO_COPIES,
     BatchVerdict,
+    Copies,
     Draft,
     Proposing,
     Verdict,
@@ -72,6 +74,7 @@ class NarDrafter(ModelDrafter):
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
         self.release()
+        self.refreshed = False  # whether packed weights are known to be those of the current batch
         self.verifier_model: Any = None
         self.broken, self.finite_check = False, FiniteCheck()
         self.finite: PendingCopy | None = None
@@ -85,6 +88,7 @@ class NarDrafter(ModelDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
+        self.refreshed = False
         self.rows = list(range(len(state.rows)))
         self.start_draft_length(verifier, state)
         self.verifier = verifier
@@ -133,10 +137,14 @@ class NarDrafter(ModelDrafter):
         features = self._features(state, size)
         return features, self.slots.slot_logits(features, self.proposing), self._last(state)
 
+    def copies(self) -> Copies | None:
+        return NO_COPIES if self.rests else None
+
     def in_library(self, state: DecodeState) -> CompiledSlots | None:
         if not has_budget(self.draft_length):
             return None
         self._refresh()
+        self.refreshed = True
         slots, proposer = self.slots, self.proposer
         if proposer is None or not isinstance(slots, CachedSlots) or not slots.grows:
             return None
@@ -259,7 +267,8 @@ class NarDrafter(ModelDrafter):
         if self.sample is None:
             return
         net_input, self.sample = self.sample["net_input"], None
-        self._refresh()
+        if not self.refreshed:
+            self._refresh()
         began = time.perf_counter()
         self._read(net_input)
         if self.wait is not None:

@@ -154,12 +154,13 @@ class TreeGrower:
         budget: how many tokens they have.
 
     Attributes:
-        step_cost: of an iteration beside its positions, in positions; only a budget that ``stops`` reads it.
+        step_cost, drafter_cost: of an iteration beside its positions, and of the drafter's call, in positions; only a
+            budget that ``stops`` reads them.
         deepest: slots that trees fill, the most of late.
     """
 
     def __init__(self, budget: NodeBudget):
-        self.budget, self.step_cost = budget, math.inf
+        self.budget, self.step_cost, self.drafter_cost = budget, math.inf, DRAFTER
         self.deepest = REMEMBERED
 
     def slots(self, most: int) -> int:
@@ -192,7 +193,7 @@ class TreeGrower:
 
     def _fixed_cost(self, rows: int) -> float:
         """Of an iteration beside its draft, for each row, in nodes."""
-        return 1.0 + (self.step_cost + DRAFTER) / rows if self.budget.stops else math.inf
+        return 1.0 + (self.step_cost + self.drafter_cost) / rows if self.budget.stops else math.inf
 
     def _drafted(self, trees: list[GrownTree]) -> Draft:
         if self.budget.stops:

@@ -14,6 +14,7 @@ struct DraftBudget {
     int64_t adapts, steady, pays;    // whether drafts are weighed; once for a batch, with this outcome
     int64_t nodes, stops, branches;  // tokens of a row's tree; no more than are worth their cost; else it is a path
     double step_cost;                // of an iteration beside its positions, in positions
+    double drafter_cost;             // what the call of the drafter adds to it
     double tries;                    // sentences that are drafted for although that does not pay
     double gained, gained_weight;    // tokens per iteration with a draft: sum and weight of a mean
     double drafted, drafted_weight;  // tokens per draft
@@ -22,8 +23,6 @@ struct DraftBudget {
 
 namespace {
 
-// What the call of a model that drafts adds to that of the verifier, in positions.
-constexpr double DRAFTER = 2.0;
 // How many more tokens per cost than none a draft must promise: what calls cost is not known exactly.
 constexpr double DRAFT_MARGIN = 0.1;
 // The weight of older drafts shrinks by this factor with each new one: the last 170 or so count.
@@ -51,7 +50,7 @@ class DraftPlan {
 
     // Of an iteration beside its draft, for each of R rows, in tokens.
     double fixed_cost(int64_t rows) const {
-        return budget_.stops ? 1.0 + (budget_.step_cost + DRAFTER) / static_cast<double>(rows) : INFINITY;
+        return budget_.stops ? 1.0 + (budget_.step_cost + budget_.drafter_cost) / static_cast<double>(rows) : INFINITY;
     }
 
     // The deepest of a call's trees fills so many slots.
@@ -77,7 +76,7 @@ class DraftPlan {
 
     bool drafts_pay(double rows) const {
         const double plain = budget_.step_cost + rows;
-        const double drafting = plain + DRAFTER + rows * (budget_.drafted / budget_.drafted_weight);
+        const double drafting = plain + budget_.drafter_cost + rows * (budget_.drafted / budget_.drafted_weight);
         return budget_.gained / budget_.gained_weight * plain >= (1.0 + DRAFT_MARGIN) * drafting;
     }
 
