@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.lattice.candidates import Shortlist
 from tests.equality.test_blockwise import headed
 from tests.random_models import random_tables
@@ -89,7 +89,7 @@ def test_one_model_and_several_batches(decoding: str, bias: bool, folder: Path) 
     assert whole > 0  # else nothing was tested
 
 
-@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.skipif(not fast_kernels(), reason="no compiled kernels for fp32")
 @pytest.mark.parametrize("int8", ["none", "all"])
 def test_no_python_between_iterations(
     int8: str, folder: Path, monkeypatch: pytest.MonkeyPatch

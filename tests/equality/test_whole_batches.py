@@ -20,6 +20,7 @@ from fairseq_aggdec.kernels.library import (
 )
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.methods.shared.texts import GivenTexts
+from fairseq_aggdec.options import options as limits
 from fairseq_aggdec.search.acceptance import TopBeta
 from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import (
@@ -159,6 +160,24 @@ def test_the_next_batch_takes_the_memory_of_the_last(copier: Any) -> None:
         found_by(task, generator, copier)
         places.add(generator.verifier.members[0].decoder.cache.memory.data_ptr())
     assert len(places) == 1
+
+
+def test_a_cache_that_has_grown_serves_the_next_batch(
+    copier: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of fewer sentences: fresh memory of the system is slow to touch."""
+    source = SAMPLE["net_input"]["src_tokens"]
+    monkeypatch.setattr(limits, "SPARE_POSITIONS", 2 - source.size(1))  # room for two tokens
+    task, generator = built("greedy", copier)
+    expected = found_by(task, generator, copier)
+    cache = generator.verifier.members[0].decoder.cache
+    grown = cache.entries.data_ptr()
+    monkeypatch.setattr(cache, "_keep_room", None)  # is called where a cache grows
+    for mine, other in zip(found_by(task, generator, copier), expected, strict=True):
+        assert torch.equal(mine["positional_scores"], other["positional_scores"])
+    assert cache.entries.data_ptr() == grown
+    generator.generate([copier], {"net_input": {"src_tokens": source[:2]}})
+    assert cache.entries.data_ptr() == grown
 
 
 def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
