@@ -46,7 +46,7 @@ class Size:
 
     Attributes:
         beam: hypotheses that are searched. source: tokens with ``</s>``.
-        output: tokens with ``</s>`` that the longest output may have.
+        output: tokens with ``</s>`` that the longest output may have. least: of the shortest.
         attention: numbers that are given back.
     """
 
@@ -54,6 +54,7 @@ class Size:
     source: int = 1
     output: int = 1
     attention: int = 0
+    least: int = 1
 
     @property
     def work(self) -> int:
@@ -120,7 +121,9 @@ class RequestLimits:
         given = options.get("max_len_b")
         output = 1 + self._longest(self.own.max_len_b if given is None else given, source)
         shown = (options.get("nbest") or beam) * output * source if options.get("attention") else 0
-        return Size(beam, source, output, shown)
+        shortest = options.get("min_len")
+        least = 1 + (self.own.min_len if shortest is None else shortest)
+        return Size(beam, source, output, shown, least)
 
     def refuse_too_many(self, sentences: int) -> None:
         """Raises ``Refused`` (413) for more sentences than the queue can hold."""
@@ -153,6 +156,8 @@ class RequestLimits:
             count <= self.settings.max_batch
             and count * size.beam <= self.rows
             and count * read <= self.settings.max_batch * TOKENS
+            # An output of usual length ends long before this; one that may not end is decoded beside few others.
+            and count * size.beam * size.least <= self.rows * TOKENS // 4
         )
 
 

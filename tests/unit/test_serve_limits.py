@@ -58,13 +58,20 @@ def test_a_batch_is_no_more_than_a_full_one() -> None:
     found = limits(max_batch=8)
     usual, wide = found.size({}, 20), found.size({"beam": 20}, 20)
     long, seen = found.size({}, 400), found.size({"attention": True}, 20)
+    endless = found.size({"min_len": 90}, 20)
     most = {
         name: max(count for count in range(1, 20) if found.fits(count, size))
-        for name, size in (("usual", usual), ("wide", wide), ("long", long), ("seen", seen))
+        for name, size in (
+            ("usual", usual),
+            ("wide", wide),
+            ("long", long),
+            ("seen", seen),
+            ("endless", endless),
+        )
     }
-    # 40 hypotheses; 800 tokens of sources, with attention of outputs.
-    assert most == {"usual": 8, "wide": 2, "long": 2, "seen": 3}
-    assert largest([usual, wide, long]) == Size(20, 400, 201, 0)
+    # 40 hypotheses; 800 tokens of sources, with attention of outputs; 1,000 tokens that must be written.
+    assert most == {"usual": 8, "wide": 2, "long": 2, "seen": 3, "endless": 2}
+    assert largest([usual, wide, long]) == Size(20, 400, 201, 0, 2)
 
 
 @pytest.fixture(scope="module")
