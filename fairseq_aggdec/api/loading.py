@@ -21,8 +21,10 @@ from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.engine.stored import attach
 from fairseq_aggdec.kernels.mapped import read_once
 from fairseq_aggdec.methods.options.reading import refuse_switch
+from fairseq_aggdec.packed.folder import Folder, is_folder, open_folder
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
@@ -70,7 +72,7 @@ def _authors(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_pretrained(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    data: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
     decoding: str = "beam",
     drafter_path: str | os.PathLike[str] | None = None,
     beam: int = 5,
@@ -81,14 +83,16 @@ def from_pretrained(
     """Loads a fairseq encoder-decoder checkpoint, stock or of this plugin, to decode from Python.
 
     Args:
-        path: the checkpoint; several, as a list or joined by ``:``, are an ensemble whose probabilities are averaged.
-        data: folder with ``dict.SOURCE.txt`` and ``dict.TARGET.txt``, as ``fairseq-preprocess`` wrote them.
+        path: the checkpoint, or a folder of ``aggdec pack``; several, as a list or joined by ``:``, are an ensemble
+            whose probabilities are averaged.
+        data: folder with ``dict.SOURCE.txt`` and ``dict.TARGET.txt``, as ``fairseq-preprocess`` wrote them; None: the
+            packed folder.
         decoding: the method, as ``--decoding`` names it: ``beam``, ``stock`` (fairseq's own generator), ``greedy``,
             ``iad``, ``gad``, ``nar``, ``blockwise``, ``interleaved``, ``lattice``.
         drafter_path: checkpoint of the drafter, for ``gad`` and ``nar``.
         beam: beam size of ``beam``, ``stock`` and ``interleaved``, 5 as on the command line; the others take it as 1.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None: a GPU where there is one.
-        dtype: ``fp32`` (default), ``fp16``, ``bf16`` or a ``torch.dtype``.
+        dtype: ``fp32`` (default), ``fp16``, ``bf16`` or a ``torch.dtype``. A packed folder has its own.
         **options: the plugin's and fairseq's options of decoding with ``_`` for ``-``: ``max_len_b=200``,
             ``acceptance="top-k:2"``, ``draft_tokens="auto"``, ``nbest=5``, ...; ``source_lang`` and ``target_lang``,
             where neither the checkpoint nor the data tell; and for the text: ``spm`` (a sentencepiece model), ``bpe``
@@ -119,7 +123,11 @@ def from_pretrained(
     given = path, data, decoding, drafter_path, beam, device, dtype
     made_by = functools.partial(from_pretrained, *given, **options)
     refuse_unknown(options)
-    paths = _paths(path)
+    paths, folders = opened(_paths(path))
+    if folders:
+        data, dtype, options = _as_packed(folders, data, dtype, options)
+    if data is None:
+        raise ValueError("data: name the folder with the dictionaries")
     states = [load_checkpoint(one) for one in paths]
     saved = states[0].get("cfg") or {}
     options = _authors(states[0]) | options
@@ -134,16 +142,42 @@ def from_pretrained(
     if precision is torch.float16:
         whole = [model.half() for model in whole]
     models = [of_direction(model, cfg.task.source_lang, cfg.task.target_lang) for model in whole]
+    for model, one in zip(models, paths, strict=True):
+        if one in folders and (stored := folders[one].stored) is not None:
+            attach(model, stored)
     with read_once(*paths):
         generator = task.build_generator(models, cfg.generation)
     languages = cfg.task.source_lang, cfg.task.target_lang
-    folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
+    places = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
     named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}
-    codec = make_codec(saved, folders, languages, **named)
+    codec = make_codec(saved, places, languages, **named)
     nbest, joined = int(cfg.generation.nbest), options.get("post_process")
     translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation, whole)
     translator.made_by = made_by
     return translator
+
+
+def opened(paths: Sequence[str]) -> tuple[list[str], dict[str, Folder]]:
+    """The checkpoints that paths name, and the packed folders among them by their checkpoints.
+
+    Raises:
+        CheckpointError: a folder is damaged.
+    """
+    folders = {path: open_folder(path) for path in paths if is_folder(path)}
+    found = [folders[path].checkpoint if path in folders else path for path in paths]
+    return found, {folder.checkpoint: folder for folder in folders.values()}
+
+
+def _as_packed(
+    folders: Mapping[str, Folder], data: Any, dtype: Any, options: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Data, precision and options where nothing else is said: those that folders were packed for."""
+    first = next(iter(folders.values()))
+    if first.kind == "int8":
+        options = {"int8": "all"} | options
+    if first.kind == "bf16" and dtype is None:
+        dtype = "bf16"
+    return first.path if data is None else data, dtype, options
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from fairseq_aggdec.api.decoding import batches_by_length
 from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.engine.precision import precision_name
+from fairseq_aggdec.one_copy import OneCopy
+from fairseq_aggdec.packed.folder import take_stored
 from fairseq_aggdec.search.counters import Counters
 
 T = TypeVar("T")
@@ -165,14 +168,26 @@ class Session:
     def _load_models(self) -> None:
         parts, common = self.cfg.checkpoint, self.cfg.common_eval
         overrides = ast.literal_eval(common.model_overrides)  # the task has checked it
-        self.models, self.saved = checkpoint_utils.load_model_ensemble(
-            utils.split_paths(common.path),
-            arg_overrides=overrides,
-            task=self.task,
-            suffix=parts.checkpoint_suffix,
-            strict=parts.checkpoint_shard_count == 1,
-            num_shards=parts.checkpoint_shard_count,
-        )
+        paths = utils.split_paths(common.path)
+        if parts.checkpoint_suffix or parts.checkpoint_shard_count > 1:
+            self.models, self.saved = checkpoint_utils.load_model_ensemble(
+                paths,
+                arg_overrides=overrides,
+                task=self.task,
+                suffix=parts.checkpoint_suffix,
+                strict=parts.checkpoint_shard_count == 1,
+                num_shards=parts.checkpoint_shard_count,
+            )
+        else:
+            self.models = []
+            for path in paths:
+                state = load_checkpoint(path, overrides)
+                with OneCopy():
+                    found, self.saved = checkpoint_utils.load_model_ensemble(
+                        [path], task=self.task, state=state
+                    )
+                self.models += found
+                take_stored(path, found[0])
         if (path := self.cfg.generation.lm_path) is not None:
             overrides = overrides | {"data": self.cfg.task.data}
             (self.language_model,), _ = checkpoint_utils.load_model_ensemble(

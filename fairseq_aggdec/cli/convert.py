@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.cli import number, tool_parser
+from fairseq_aggdec.cli.pack import pack
 from fairseq_aggdec.convert import published_drafter
 from fairseq_aggdec.convert.checkpoint import Converted, convert
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
@@ -46,6 +47,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--source-lang", metavar="CODE", help="as the model names it")
     add("--target-lang", metavar="CODE", help="as the model names it")
     add("--block-size", type=number(1), metavar="K", help="of a drafter whose file does not say it")
+    add(
+        "--int8",
+        action="store_true",
+        help="write OUT/int8 too: packed weights in 8 bits, as aggdec pack does",
+    )
     return parser
 
 
@@ -93,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"--decoding gad --drafter-path {args.output / 'model.pt'}")
         return
     made = convert(args.folder, args.output, args.source_lang, args.target_lang)
+    if args.int8:
+        pack(made.output / "model.pt", made.output, made.output / "int8", "int8")
+        print(f"packed in 8 bits, for aggdec serve and Python:\n  {made.output / 'int8'}")
     for note in made.notes:
         print(note)
     for name, command in commands(made).items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,7 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
     if MASK_EMBEDDING in state["model"]:
         yield "advice", "this is a drafter: give it to --drafter-path, and its verifier to --path"
         return
+    yield "memory", memory_of(state["model"])
     saved = state.get("cfg") or {}
     task = make_task(make_config([path], str(data), "beam", 5, saved, {}), state, trained)
     model = load_model(path, state, task)
@@ -171,6 +172,21 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
     refused = list(refusals_of(model))
     yield "refused", "; ".join(refused) if refused else "nothing"
     yield "advice", advice(model, task, gaps[1])
+
+
+def memory_of(parameters: Mapping[str, Any]) -> str:
+    """What decoding on a CPU takes beside Python and PyTorch, from the sizes in the file alone."""
+    sizes = {x.data_ptr(): x.numel() for x in parameters.values() if isinstance(x, torch.Tensor)}
+    count = sum(sizes.values())
+    stored = sum(x.nbytes for x in parameters.values() if isinstance(x, torch.Tensor))
+    mapped = all(x.dtype is torch.float32 for x in parameters.values() if x.is_floating_point())
+    beside = 0 if mapped else 4 * count
+    amounts = (
+        f"{name} {(size * count + beside) / 2**20:,.0f}"
+        for name, size in (("fp32", 4), ("int8", 1))
+    )
+    where = "mapped, which takes what is read" if mapped else "in fp32 beside them"
+    return f"packed weights, MiB: {', '.join(amounts)}; parameters ({stored / 2**20:,.0f} in the file) {where}"
 
 
 def form(part: Any) -> str:

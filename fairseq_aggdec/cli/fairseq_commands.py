@@ -27,8 +27,15 @@ def generate() -> int:
     from fairseq_aggdec.bulk import command as translate_file
 
     if translate_file.is_wanted(sys.argv[1:]):
-        return refusals.run("aggdec-generate", translate_file.main, sys.argv[1:])
+        return refusals.run("aggdec-generate", _translate, sys.argv[1:])
     return _run("aggdec-generate", generate.cli_main)
+
+
+def _translate(arguments: list[str]) -> None:
+    from fairseq_aggdec.bulk import command as translate_file
+    from fairseq_aggdec.packed.folder import checkpoints
+
+    translate_file.main(checkpoints(arguments, precision=True))
 
 
 def interactive() -> int:
@@ -57,6 +64,10 @@ validate = _command("validate")  # a checkpoint on a validation set
 def _run(name: str, command: Callable[[], Any]) -> int:
     def with_defaults(arguments: list[str]) -> None:
         # In front: what is given comes behind and counts. fairseq reads them from here, in processes of its own too.
+        if "--path" in " ".join(arguments):
+            from fairseq_aggdec.packed.folder import checkpoints
+
+            arguments = checkpoints(arguments, precision=name != "aggdec-validate")
         sys.argv = [name, *DEFAULTS, *arguments]
         if HELP & set(arguments):
             from fairseq_aggdec.__main__ import help_text

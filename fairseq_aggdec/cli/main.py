@@ -20,6 +20,7 @@ TOOLS = {
     "train-drafter": "a drafter, or block heads, for a trained model",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
     "average-checkpoints": "one checkpoint of the mean of several",
+    "pack": "packed weights in a folder that loads in a second and that processes share",
     "convert": "a model of Hugging Face transformers as a fairseq checkpoint",
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
@@ -90,6 +91,10 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
 
     def tool(given: list[str]) -> object:
         # In sys.argv too: results name the command that made them.
+        if any(word.split("=")[0] == "--path" for word in given):
+            from fairseq_aggdec.packed.folder import checkpoints
+
+            given = checkpoints(given)
         sys.argv = [command, *given]
         return importlib.import_module(module_of(name)).main()
 

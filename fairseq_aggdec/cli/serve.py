@@ -39,8 +39,17 @@ NEEDED = {
 def build_parser() -> argparse.ArgumentParser:
     add = (parser := tool_parser("serve", __doc__)).add_argument
     count, wait = number(1), number(0, kind=float)
-    add("model", metavar="MODEL", help="checkpoint; several, joined by ':', are an ensemble")
-    add("data", metavar="DATA", help="folder with the dictionaries, as fairseq-preprocess wrote it")
+    add(
+        "model",
+        metavar="MODEL",
+        help="checkpoint, or a folder of `aggdec pack`; several, joined by ':', are an ensemble",
+    )
+    add(
+        "data",
+        metavar="DATA",
+        nargs="?",
+        help="folder with the dictionaries, as fairseq-preprocess wrote it; a packed folder has its own",
+    )
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
     add("--port", type=number(0, 65535), default=8000, help="0: any that is free (default: 8000)")
     add("--decoding", default="beam", help="the method, as --decoding of aggdec-generate")

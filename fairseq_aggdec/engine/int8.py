@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.stored import find, kind_of, note
 from fairseq_aggdec.kernels.library import Product, in_levels, kernels
 from fairseq_aggdec.kernels.mapped import give_back
 
@@ -66,10 +67,18 @@ class Int8Linear:
 
     bias_folded = False  # its bias is its own
 
-    def __init__(self, modules: Sequence[nn.Linear], relu: bool = False):
+    def __init__(
+        self, modules: Sequence[nn.Linear], relu: bool = False, stored: Product | None = None
+    ):
+        self.dtype = modules[0].weight.dtype
+        self.kernel: Product | None = stored
+        self.product: Product | PlainProduct
+        if stored is not None:
+            self.outputs, self.product = stored.outputs, stored
+            return
         weight, bias = joined([module.weight for module in modules]), joined_bias(modules)
         bias = None if bias is None else bias.detach().float()
-        self.outputs, self.dtype = len(weight), weight.dtype
+        self.outputs = len(weight)
         self.kernel = Product(weight, bias, relu, int8=True) if kernels() is not None else None
         self.product = self.kernel or PlainProduct(weight, bias, relu)
 
@@ -88,10 +97,15 @@ def linear(
     """The layer in 8 bits where that was asked for and can be had."""
     weights = [module.weight for module in modules]
     if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
-        made: FastLinear | Int8Linear = Int8Linear(modules, relu)
+        stored = find("int8", relu, weights)
+        made: FastLinear | Int8Linear = Int8Linear(modules, relu, stored)
     else:
-        made = FastLinear(modules, relu, precision.pack, precision.bf16)
-    if made.kernel is not None:
+        packs = precision.pack or precision.bf16
+        stored = find(kind_of(False, precision.bf16), relu, weights) if packs else None
+        made = FastLinear(modules, relu, precision.pack, precision.bf16, stored)
+    if made.kernel is not None and stored is None:
+        int8 = made.kernel.scales is not None
+        note(kind_of(int8, precision.bf16), relu, weights, made.kernel)
         for weight in weights:
             give_back(weight)
     return made

@@ -81,6 +81,7 @@ class FastLinear:
         relu: apply ReLU to the result.
         pack: lay the weight out once (fp32 on CPU); a copy of the weight.
         bf16: round weight and inputs, both fp32, to bfloat16; needs the compiled library, whatever ``pack`` is.
+        stored: the product of these modules, packed already; None: it is packed here.
 
     Attributes:
         kernel: the product in the compiled library, None where that does not do it.
@@ -94,13 +95,17 @@ class FastLinear:
         relu: bool = False,
         pack: bool = True,
         bf16: bool = False,
+        stored: Product | None = None,
     ):
-        weight = joined([module.weight for module in modules])
-        self.outputs, self.bias, self.relu = weight.size(0), joined_bias(modules), relu
-        self.bias_folded = False
+        self.relu, self.bias_folded = relu, False
         self.packed: Tensor | None = None
-        self.kernel: Product | None = None
+        self.kernel: Product | None = stored
         self.transposed: Tensor | None = None
+        if stored is not None:
+            self.outputs, self.bias = stored.outputs, stored.bias
+            return
+        weight = joined([module.weight for module in modules])
+        self.outputs, self.bias = weight.size(0), joined_bias(modules)
         pack = pack and weight.device.type == "cpu" and weight.dtype is torch.float32
         if bf16 or (pack and fast_kernels()):
             self.kernel = Product(weight, self.bias, relu, bf16=bf16)

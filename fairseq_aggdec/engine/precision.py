@@ -12,6 +12,7 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
+from fairseq_aggdec.engine.stored import stands_for
 from fairseq_aggdec.kernels.library import multiplies_bf16
 
 
@@ -86,6 +87,7 @@ def _with_fp32_parameters(
     for weight in parameters.values():
         if id(weight) not in known:
             known[id(weight)] = nn.Parameter(weight.detach().float(), requires_grad=False)
+            stands_for(weight, known[id(weight)])
     copied._parameters = module._parameters | {
         name: known[id(weight)] for name, weight in parameters.items()
     }

@@ -376,6 +376,28 @@ class Product:
             first = begin // layout.strip
             self.weight[first : first + len(found)] = found
         use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
+        self._point(relu, bf16)
+
+    @classmethod
+    def of_parts(
+        cls,
+        inputs: int,
+        outputs: int,
+        relu: bool,
+        bf16: bool,
+        weight: Tensor,
+        bias: Tensor | None,
+        scales: Tensor | None = None,
+        sums: Tensor | None = None,
+    ) -> "Product":
+        """A product whose parts are laid out for :func:`kernels` already, as another one has them."""
+        self = cls.__new__(cls)
+        self.inputs, self.outputs, self.library = inputs, outputs, kernels()
+        self.weight, self.bias, self.scales, self.sums = weight, bias, scales, sums
+        self._point(relu, bf16)
+        return self
+
+    def _point(self, relu: bool, bf16: bool) -> None:
         parts = (self.weight, self.bias, self.scales, self.sums)
         addresses = [None if part is None else part.data_ptr() for part in parts]
         self.struct = ProductStruct(self.inputs, self.outputs, *addresses, relu, bf16)

@@ -15,6 +15,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.engine.linear import against_bfloat16
+from fairseq_aggdec.engine.stored import used
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
@@ -119,11 +120,24 @@ class DecodingTask(Hooks):
         given: Mapping[str, Any],
         alone: bool = False,
     ) -> Any:
+        """:meth:`_build_packed`, with what a folder of packed weights has for the models."""
+        with used(models) as sound:
+            return self._build_packed(models, args, given, alone, sound)
+
+    def _build_packed(
+        self,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        given: Mapping[str, Any],
+        alone: bool = False,
+        sound: bool = False,
+    ) -> Any:
         """Builds a generator, with the drafters and budgets of an earlier one (:mod:`fairseq_aggdec.tasks.reuse`).
 
         Args:
             given: arguments of the task's own ``build_generator``.
             alone: shares nothing with earlier generators but the verifier.
+            sound: it is known that the models hold finite numbers only.
         """
         for model in models:
             model.eval()  # as all generators do, and as they are looked at here
@@ -140,7 +154,7 @@ class DecodingTask(Hooks):
         fitting = next((one for one in known if one.is_for(models, how)), None)
         request.known = fitting is not None
         self.verifier = fitting or self.verifier
-        if not request.known:
+        if not request.known and not sound:
             self._warn_of_broken(models)
         self._log_summary_at_exit()
         light = kind_of(settings.decoding).light

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -10,6 +11,7 @@ from omegaconf import II
 
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
+from fairseq_aggdec.tasks.dictionaries import WholeDictionary
 
 
 @dataclass
@@ -35,3 +37,7 @@ class TranslationAggdecTask(DecodingTask, TranslationTask):
 
     kind = "translation_aggdec"
     cfg: TranslationAggdecConfig
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> Dictionary:
+        return WholeDictionary.load(filename)

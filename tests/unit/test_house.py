@@ -55,6 +55,7 @@ ROOMS = [
     "search/greedy",
     "search/beam",
     "search/interleaved",
+    "packed",
     "lattice/alignment",
     "lattice",
     "drafters/copy",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.plain.structure import Structure
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.kernels.mapped import give_back
+from fairseq_aggdec.kernels.mapped import Untouched, give_back
 from fairseq_aggdec.windows.transfer import read
 
 # Numbers of a model that are compared before every batch, spread evenly; at least so many of every tensor.
@@ -62,17 +62,19 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 class HostNumbers:
-    """Numbers in memory of the host, read by the compiled library."""
+    """Numbers in memory of the host, read by the compiled library; of mapped files the system tells."""
 
     def __init__(self, tensors: Sequence[Tensor]):
         self.library = kernels()
+        self.of_files = Untouched(tensors)
+        tensors = [x for n, x in enumerate(tensors) if n not in self.of_files.watched]
         tensors = [part for tensor in tensors for part in _parts(tensor)]
         of_all = [_words(tensor) for tensor in tensors]
         words = [found for found in of_all if found is not None]
         self.kept = words
         # What does not stand side by side, or not on whole words.
         self.rest = Numbers([t for t, found in zip(tensors, of_all, strict=True) if found is None])
-        total = sum(map(len, words))
+        total = sum(map(len, words)) or 1
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
         places = [torch.empty(0, dtype=torch.int64, device="cpu")]
         numbers = [torch.empty(0, dtype=torch.int32, device="cpu")]
@@ -100,7 +102,7 @@ class HostNumbers:
         self.turn = 0
 
     def same(self) -> bool:
-        if not self.library.aggdec_same(*self.call):
+        if self.of_files.written() or not self.library.aggdec_same(*self.call):
             return False
         if self.rest.values and not self.rest.same():
             return False

@@ -304,6 +304,9 @@ void panels_of_tiles(const Product& p, const void* inputs, int64_t stride, int64
             const auto* x = static_cast<const uint8_t*>(inputs) + first * stride;
             clear_tile<0>(), clear_tile<1>(), clear_tile<2>(), clear_tile<3>();
             for (int64_t k = 0; k < stride; k += DEPTH, weight += DEPTH * PANEL) {
+                // Of the first rows: the others find the weights in the cache.
+                if (!first)
+                    for (int64_t i = 0; i < DEPTH * PANEL; i += LINE) __builtin_prefetch(weight + SOME_PAGES + i, 0, 2);
                 load_tile<4>(x + k, stride);
                 load_tile<5>(weight, LINE_OF_PANEL), multiply_tiles<SUM, 0, 4, 5>();
                 load_tile<6>(weight + 64, LINE_OF_PANEL), multiply_tiles<SUM, 1, 4, 6>();

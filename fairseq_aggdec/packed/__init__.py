@@ -1,0 +1,1 @@
+"""Folders with packed weights, which processes map and share: written by ``aggdec pack``, read at every door."""

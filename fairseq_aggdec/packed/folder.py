@@ -1,0 +1,215 @@
+"""Writing and opening folders of packed weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.compat import NEW_ENTRIES, CheckpointError
+from fairseq_aggdec.engine.stored import PARTS, Made, Stored, attach, key_of
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, Layout, kernels
+from fairseq_aggdec.packed.files import (
+    ABOUT,
+    CHECKPOINT,
+    VERSION,
+    WEIGHTS,
+    digest,
+    mapped,
+    read_tensors,
+    write_tensors,
+)
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("fp32", "int8", "bf16")
+TEXT_FILES = (
+    "dict.*.txt",
+    "dict.txt",
+    "languages.txt",
+    "*.model",
+    "*.codes",
+    "codes",
+    "*.bpe",
+    "*.json",
+)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that was opened and found sound.
+
+    Attributes:
+        kind: of :data:`KINDS`.
+        stored: None where it was packed for other instructions or in an older layout: weights are packed anew.
+    """
+
+    path: Path
+    kind: str
+    stored: Stored | None
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.path / CHECKPOINT)
+
+
+def take_stored(checkpoint: str, model: nn.Module) -> None:
+    """Says to a model loaded from the checkpoint of a folder that its packed weights are there.
+
+    Raises:
+        CheckpointError: the folder is damaged.
+    """
+    place = Path(checkpoint)
+    if place.name == CHECKPOINT and is_folder(place.parent):
+        stored = open_folder(place.parent).stored
+        if stored is not None:
+            attach(model, stored)
+
+
+def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:
+    """The arguments of a command, with the checkpoints of packed folders in place of these behind ``--path``.
+
+    Args:
+        precision: the command knows ``--int8`` and ``--bf16``: the folder's is added where none is said.
+
+    Raises:
+        CheckpointError: a folder is damaged.
+    """
+    found, kinds = list(arguments), set[str]()
+    for number, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        behind = name == "--path" and not equals and number + 1 < len(arguments)
+        if name != "--path" or not (equals or behind):
+            continue
+        paths = (arguments[number + 1] if behind else value).split(os.pathsep)
+        for place, path in enumerate(paths):
+            if is_folder(path):
+                folder = open_folder(path)
+                paths[place] = folder.checkpoint
+                kinds.add(folder.kind)
+        joined = os.pathsep.join(paths)
+        found[number + behind] = joined if behind else f"--path={joined}"
+    said = any(word.split("=")[0] in ("--int8", "--bf16", "--fp16") for word in arguments)
+    if precision and not said:
+        found += [f"--{kind}" for kind in kinds - {"fp32"}]
+    return found
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    return Path(path, ABOUT).is_file()
+
+
+def open_folder(path: str | os.PathLike[str]) -> Folder:
+    """Opens a folder, after every byte in it was compared with what was written.
+
+    Raises:
+        CheckpointError: a file is damaged, cut or missing.
+    """
+    folder = Path(path)
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about.pop("digest") != _of(about) or about["kind"] not in KINDS:
+            raise ValueError("its contents are not those that were written")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(folder / ABOUT, folder, error) from None
+    old = about["version"] != VERSION
+    for name, wanted in about["files"].items():
+        if old and name == WEIGHTS:
+            continue
+        try:
+            if digest(folder / name) != wanted:
+                raise ValueError("its contents are not those that were written")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _damaged(folder / name, folder, error) from None
+    return Folder(folder, about["kind"], None if old else _stored(folder, about))
+
+
+def _stored(folder: Path, about: Mapping[str, Any]) -> Stored | None:
+    library = kernels()
+    if library is None or about["layout"] != asdict(Layout.of(library)):
+        here = "none" if library is None else INSTRUCTIONS[library.aggdec_instructions()]
+        logger.warning(
+            "%s was packed for the kernels %s, and these are %s: its weights are packed anew, which takes time and "
+            "memory; pack it on this machine",
+            *(folder, about["instructions"], here),
+        )
+        return None
+    tensors, _ = read_tensors(mapped(folder / WEIGHTS))
+    return Stored(str(folder / CHECKPOINT), Layout(**about["layout"]), about["products"], tensors)
+
+
+def _damaged(path: Path, folder: Path, error: BaseException) -> CheckpointError:
+    reason = str(error).split("\n")[0][:120] or type(error).__name__
+    return CheckpointError(
+        f"{path} is damaged ({reason}): write {folder} again with `aggdec pack`."
+    )
+
+
+def _of(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def write(
+    folder: Path,
+    kind: str,
+    model: nn.Module,
+    made: Sequence[Made],
+    state: Mapping[str, Any],
+    texts: Sequence[Path],
+) -> None:
+    """Writes a folder.
+
+    Args:
+        folder: a new one. kind: of :data:`KINDS`.
+        model, made: a model and what :func:`~fairseq_aggdec.engine.stored.noted` gave while it was packed.
+        state: of its checkpoint.
+        texts: folders in which dictionaries and subword models stand.
+    """
+    library = kernels()
+    folder.mkdir(parents=True)
+    files = _copy_texts(folder, texts)
+    kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
+    torch.save(NEW_ENTRIES | kept | {"last_optimizer_state": None}, folder / CHECKPOINT)
+    names = {id(parameter): name for name, parameter in reversed([*model.named_parameters()])}
+    tensors: dict[str, Tensor] = {}
+    products: dict[str, dict[str, int]] = {}
+    for one in made:
+        own = [names.get(id(weight)) for weight in one.weights]
+        if None in own:
+            continue
+        key = key_of(one.kind, one.relu, [str(name) for name in own])
+        products[key] = {"inputs": one.product.inputs, "outputs": one.product.outputs}
+        for part in PARTS:
+            if (tensor := getattr(one.product, part)) is not None:
+                tensors[f"{key}/{part}"] = tensor
+    write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
+    about = {
+        "version": VERSION,
+        "kind": kind,
+        "instructions": INSTRUCTIONS[library.aggdec_instructions()],
+        "layout": asdict(Layout.of(library)),
+        "products": products,
+        "files": {name: digest(folder / name) for name in (*files, CHECKPOINT, WEIGHTS)},
+    }
+    text = json.dumps(about | {"digest": _of(about)}, indent=1)
+    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+
+
+def _copy_texts(folder: Path, texts: Sequence[Path]) -> list[str]:
+    found: dict[str, Path] = {}
+    for place in texts:
+        for pattern in TEXT_FILES:
+            found |= {path.name: path for path in sorted(place.glob(pattern)) if path.is_file()}
+    found.pop(ABOUT, None)
+    for name, path in found.items():
+        shutil.copyfile(path, folder / name)
+    return list(found)

@@ -1,0 +1,193 @@
+"""Folders of packed weights: the same outputs bit for bit, nothing packed again, and no damage that is not refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fairseq_aggdec import from_pretrained
+from fairseq_aggdec.cli.pack import pack
+from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.engine import stored
+from fairseq_aggdec.kernels import library
+from fairseq_aggdec.kernels.library import VARIABLE, Product, kernels, multiplies_bf16
+from fairseq_aggdec.packed.files import ABOUT, CHECKPOINT, WEIGHTS
+from fairseq_aggdec.packed.folder import checkpoints, open_folder
+from scripts import random_models
+from tests.support import make_dictionary
+from tests.unit.test_one_copy import SMALL
+
+SYMBOLS = make_dictionary().symbols[4:]
+LINES = [" ".join(random.Random(n).choices(SYMBOLS, k=3 + n)) for n in range(6)]
+KINDS = ["fp32", "int8", "bf16"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    for language in (random_models.SOURCE, random_models.TARGET):
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    name = folder / "model.pt"
+    random_models.write_checkpoint(name, folder, "transformer", *SMALL, "--share-all-embeddings")
+    return folder
+
+
+def _names() -> list[str]:
+    plain = library._open("plain")
+    found = [] if plain is None else library.supported(plain)
+    return [name for name in found if library._open(name) is not None]
+
+
+@pytest.fixture(params=_names())
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(VARIABLE, request.param)
+    kernels.cache_clear()
+    yield request.param
+    monkeypatch.undo()
+    kernels.cache_clear()
+
+
+def outputs(path: Path, data: Path | None, **options: Any) -> list[Any]:
+    given = {"max_len_b": 12, "min_len": 4, "device": "cpu"} | options
+    translator = from_pretrained(path, data, **given)
+    return translator.generate(LINES)
+
+
+def as_options(kind: str) -> dict[str, Any]:
+    return {"int8": {"int8": True}, "bf16": {"dtype": "bf16"}}.get(kind, {})
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every product that is laid out anew."""
+    made: list[int] = []
+    plain = Product.__init__
+
+    def counted(self: Product, *given: Any, **named: Any) -> None:
+        made.append(1)
+        plain(self, *given, **named)
+
+    monkeypatch.setattr(Product, "__init__", counted)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_are_those_of_the_checkpoint(
+    folder: Path, tmp_path: Path, kind: str, instructions: str, packing: list[int]
+) -> None:
+    if kind == "bf16" and not multiplies_bf16():
+        pytest.skip("no products in bfloat16")
+    pack(folder / "model.pt", folder, tmp_path / "out", kind)
+    for options in ({"decoding": "greedy"}, {"beam": 3}):
+        expected = outputs(folder / "model.pt", folder, **options, **as_options(kind))
+        packing.clear()
+        assert outputs(tmp_path / "out", None, **options) == expected
+        assert packing == []
+
+
+def test_the_file_is_one_of_safetensors(folder: Path, tmp_path: Path) -> None:
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    tensors = load_file(tmp_path / "out" / WEIGHTS)
+    assert any(name.endswith("/weight") and x.dtype is torch.int8 for name, x in tensors.items())
+    opened = open_folder(tmp_path / "out").stored
+    assert opened is not None
+    assert all(torch.equal(tensors[name], x) for name, x in opened.tensors.items())
+    assert all(x.data_ptr() % 64 == 0 for x in opened.tensors.values())
+
+
+def test_damage_is_refused(folder: Path, tmp_path: Path) -> None:
+    sound = tmp_path / "sound"
+    pack(folder / "model.pt", folder, sound, "int8")
+    assert open_folder(sound).stored is not None
+    chance = random.Random(1)
+    names = sorted(path.name for path in sound.iterdir())
+    for _ in range(300):
+        path = sound / chance.choice(names)
+        before = path.read_bytes()
+        damaged = bytearray(before)
+        at, size = chance.randrange(len(before)), chance.choice([1, 8, 4096])
+        way = chance.randrange(4)
+        if way == 0:
+            damaged[at] ^= 1 << chance.randrange(8)
+        elif way == 1:
+            del damaged[at:]
+        elif way == 2:
+            damaged[at : at + size] = bytes(one ^ 255 for one in damaged[at : at + size])
+        else:
+            damaged[at:at] = bytes(size)
+        path.write_bytes(damaged)
+        try:
+            with pytest.raises(CheckpointError, match=r"is damaged .*aggdec pack"):
+                open_folder(sound)
+        finally:
+            path.write_bytes(before)
+    assert open_folder(sound).stored is not None
+
+
+@pytest.mark.parametrize(
+    "change", [{"layout": {"strip": 8, "depth": 4, "apart": 2}}, {"version": 0}]
+)
+def test_another_layout_is_packed_anew(
+    folder: Path, tmp_path: Path, change: dict[str, Any], packing: list[int]
+) -> None:
+    from fairseq_aggdec.packed.folder import _of
+
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    about = json.loads((tmp_path / "out" / ABOUT).read_text()) | change
+    del about["digest"]
+    (tmp_path / "out" / ABOUT).write_text(json.dumps(about | {"digest": _of(about)}))
+    packing.clear()
+    found = outputs(tmp_path / "out", None, decoding="greedy")
+    assert packing
+    assert found == outputs(folder / "model.pt", folder, decoding="greedy", int8=True)
+
+
+def test_a_changed_parameter_is_packed_anew(folder: Path, tmp_path: Path) -> None:
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    given = {"decoding": "greedy", "max_len_b": 12, "min_len": 4}
+    packed, plain = (
+        from_pretrained(path, folder, int8=True, **given)
+        for path in (tmp_path / "out", folder / "model.pt")
+    )
+    before = packed.translate(LINES)
+    assert before == plain.translate(LINES)
+    own = torch.Generator().manual_seed(3)
+    numbers = torch.randn(64, 128, generator=own) * 3
+    for translator in (packed, plain):
+        translator.models[0].decoder.layers[0].fc2.weight.data.copy_(numbers)
+    assert packed.translate(LINES) == plain.translate(LINES) != before
+    # A generator built now must not take what the file has for the old numbers.
+    with stored.used(packed.models):
+        weight = packed.models[0].decoder.layers[0].fc2.weight
+        assert stored.find("int8", False, [weight]) is None
+
+
+def test_commands_take_the_folder(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(folder / "model.pt", folder, out, "int8")
+    model = str(out / CHECKPOINT)
+    assert checkpoints(["data", "--path", str(out)], True) == ["data", "--path", model, "--int8"]
+    assert checkpoints([f"--path={out}:b.pt", "--int8", "drafts"], True) == [
+        f"--path={model}:b.pt",
+        "--int8",
+        "drafts",
+    ]
+    assert checkpoints(["--path", "b.pt"], True) == ["--path", "b.pt"]
+    shutil.rmtree(out)
+    assert checkpoints(["--path", str(out)], True) == ["--path", str(out)]
+
+
+def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    with pytest.raises(SystemExit, match="exists: name a new folder"):
+        pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    with pytest.raises(SystemExit, match="is packed already"):
+        pack(tmp_path / "out", folder, tmp_path / "other", "int8")
