@@ -21,10 +21,10 @@ from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.engine.stored import attach
 from fairseq_aggdec.kernels.mapped import read_once
+from fairseq_aggdec.kernels.stored import attach
 from fairseq_aggdec.methods.options.reading import refuse_switch
-from fairseq_aggdec.packed.folder import Folder, is_folder, open_folder
+from fairseq_aggdec.packed.folder import PackedFolder, is_folder, open_folder
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
@@ -157,7 +157,7 @@ def from_pretrained(
     return translator
 
 
-def opened(paths: Sequence[str]) -> tuple[list[str], dict[str, Folder]]:
+def opened(paths: Sequence[str]) -> tuple[list[str], dict[str, PackedFolder]]:
     """The checkpoints that paths name, and the packed folders among them by their checkpoints.
 
     Raises:
@@ -169,7 +169,7 @@ def opened(paths: Sequence[str]) -> tuple[list[str], dict[str, Folder]]:
 
 
 def _as_packed(
-    folders: Mapping[str, Folder], data: Any, dtype: Any, options: dict[str, Any]
+    folders: Mapping[str, PackedFolder], data: Any, dtype: Any, options: dict[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Data, precision and options where nothing else is said: those that folders were packed for."""
     first = next(iter(folders.values()))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.cli import number, tool_parser
-from fairseq_aggdec.cli.pack import pack
 from fairseq_aggdec.convert import published_drafter
 from fairseq_aggdec.convert.checkpoint import Converted, convert
+from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 
 # Lines of text -> lines of pieces, a code such as >>fra<< first, the arguments last.

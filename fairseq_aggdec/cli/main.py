@@ -26,7 +26,7 @@ TOOLS = {
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
 # Tools whose module is not cli/NAME.py.
-ELSEWHERE = {"average-checkpoints": "distill.average_checkpoints"}
+ELSEWHERE = {"average-checkpoints": "distill.average_checkpoints", "pack": "convert.pack"}
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.engine.stored import find, kind_of, note
 from fairseq_aggdec.kernels.library import Product, in_levels, kernels
 from fairseq_aggdec.kernels.mapped import give_back
+from fairseq_aggdec.kernels.stored import find, kind_of, note
 
 SMALLEST_RANGE = 1e-12  # of a row, as kernels.cpp has it
 KINDS = (torch.float32, torch.bfloat16)

@@ -12,8 +12,8 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
-from fairseq_aggdec.engine.stored import stands_for
 from fairseq_aggdec.kernels.library import multiplies_bf16
+from fairseq_aggdec.kernels.stored import stands_for
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.kernels.huge_pages import use_huge_pages
+from fairseq_aggdec.kernels.layout import PANEL, Layout
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,7 @@ INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
 FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 AT_ONCE = 512  # outputs whose weights are laid out together, a multiple of PANEL
-PANEL = 64  # weights are padded to a multiple of that many outputs
 LEVELS = 127  # largest weight in 8 bits
-BLOCK = 32  # inputs in bfloat16 are padded to a multiple of that many
 WORD = 8  # bytes of a whole number of the structures
 
 REPAIR = (
@@ -292,44 +290,6 @@ def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales += scales - scales  # 0, or NaN where the scale is infinite
     levels = (weight / scales.unsqueeze(1)).round_().nan_to_num_().clamp_(-LEVELS, LEVELS)
     return levels.to(torch.int8), scales
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a library has its weights, which differs from one set of instructions to the other.
-
-    Attributes:
-        strip: outputs whose weights stand side by side.
-        depth: a multiple of inputs, to which weights in 8 bits are padded.
-        apart: inputs between those of a pair in bfloat16.
-    """
-
-    strip: int
-    depth: int
-    apart: int
-
-    @classmethod
-    def of(cls, library: Any) -> "Layout":
-        return cls(library.aggdec_strip(), library.aggdec_depth(), library.aggdec_apart())
-
-    def laid_out(self, weight: Tensor, int8: bool = False, bf16: bool = False) -> Tensor:
-        """A weight (O, K), in 8 bits if it is for them, as ``Product`` of ``structs.h`` has it: (O / strip, ...)."""
-        missing = -len(weight) % PANEL
-        if int8:
-            levels = F.pad(weight, (0, -weight.size(1) % self.depth, 0, missing))
-            return levels.view(-1, self.strip, levels.size(1) // 4, 4).transpose(1, 2)
-        if bf16:
-            weight = F.pad(weight.bfloat16(), (0, -weight.size(1) % BLOCK, 0, missing))
-            return in_pairs(weight, self.strip, self.apart)
-        weight = F.pad(weight, (0, 0, 0, missing))
-        return weight.view(-1, self.strip, weight.size(1)).transpose(1, 2)
-
-
-def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
-    """A padded weight (O, K) bfloat16 as ``Product`` of ``structs.h`` has it: (O / strip, K / 2, strip, 2)."""
-    pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
-    # The low half of a word comes first: the processors with these instructions are little-endian.
-    return pairs.flip(3).permute(0, 2, 4, 1, 3)
 
 
 class Product:

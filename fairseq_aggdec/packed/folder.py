@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.compat import NEW_ENTRIES, CheckpointError
-from fairseq_aggdec.engine.stored import PARTS, Made, Stored, attach, key_of
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, Layout, kernels
+from fairseq_aggdec.kernels.layout import Layout
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from fairseq_aggdec.kernels.stored import PARTS, PackedProduct, Stored, attach, key_of
 from fairseq_aggdec.packed.files import (
     ABOUT,
     CHECKPOINT,
@@ -45,7 +46,7 @@ TEXT_FILES = (
 
 
 @dataclass(frozen=True)
-class Folder:
+class PackedFolder:
     """A folder that was opened and found sound.
 
     Attributes:
@@ -108,7 +109,7 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return Path(path, ABOUT).is_file()
 
 
-def open_folder(path: str | os.PathLike[str]) -> Folder:
+def open_folder(path: str | os.PathLike[str]) -> PackedFolder:
     """Opens a folder, after every byte in it was compared with what was written.
 
     Raises:
@@ -130,7 +131,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
                 raise ValueError("its contents are not those that were written")
         except (OSError, ValueError, RuntimeError) as error:
             raise _damaged(folder / name, folder, error) from None
-    return Folder(folder, about["kind"], None if old else _stored(folder, about))
+    return PackedFolder(folder, about["kind"], None if old else _stored(folder, about))
 
 
 def _stored(folder: Path, about: Mapping[str, Any]) -> Stored | None:
@@ -162,7 +163,7 @@ def write(
     folder: Path,
     kind: str,
     model: nn.Module,
-    made: Sequence[Made],
+    made: Sequence[PackedProduct],
     state: Mapping[str, Any],
     texts: Sequence[Path],
 ) -> None:
@@ -170,7 +171,7 @@ def write(
 
     Args:
         folder: a new one. kind: of :data:`KINDS`.
-        model, made: a model and what :func:`~fairseq_aggdec.engine.stored.noted` gave while it was packed.
+        model, made: a model and what :func:`~fairseq_aggdec.kernels.stored.noted` gave while it was packed.
         state: of its checkpoint.
         texts: folders in which dictionaries and subword models stand.
     """

@@ -15,8 +15,8 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.engine.linear import against_bfloat16
-from fairseq_aggdec.engine.stored import used
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.stored import used
 from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.kinds import kind_of

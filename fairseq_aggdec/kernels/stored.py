@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from fairseq_aggdec.kernels.library import Layout, Product, kernels
+from fairseq_aggdec.kernels.layout import Layout
+from fairseq_aggdec.kernels.library import Product, kernels
 from fairseq_aggdec.kernels.mapped import mappings
 
 PARTS = ("weight", "bias", "scales", "sums")  # of a product
@@ -32,7 +33,7 @@ def kind_of(int8: bool, bf16: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Made:
+class PackedProduct:
     """A product that was packed: of these weights, in this order."""
 
     kind: str
@@ -70,7 +71,7 @@ class Stored:
 
 
 _of_models: WeakKeyDictionary[nn.Module, Stored] = WeakKeyDictionary()
-_making: ContextVar[list[Made] | None] = ContextVar("making", default=None)
+_making: ContextVar[list[PackedProduct] | None] = ContextVar("making", default=None)
 # Of a parameter, by its id, the store and the name that it has there.
 _using: ContextVar[dict[int, tuple[Stored, str]] | None] = ContextVar("using", default=None)
 
@@ -81,9 +82,9 @@ def attach(model: nn.Module, stored: Stored) -> None:
 
 
 @contextmanager
-def noted() -> Iterator[list[Made]]:
+def noted() -> Iterator[list[PackedProduct]]:
     """The products that are packed meanwhile."""
-    made: list[Made] = []
+    made: list[PackedProduct] = []
     token = _making.set(made)
     try:
         yield made
@@ -135,4 +136,4 @@ def note(kind: str, relu: bool, weights: Sequence[Tensor], product: Product) -> 
     made = _making.get()
     if made is not None:
         of: list[Any] = [getattr(weight, "of", weight) for weight in weights]
-        made.append(Made(kind, relu, tuple(of), product))
+        made.append(PackedProduct(kind, relu, tuple(of), product))

@@ -16,15 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_aggdec.api.loading import from_pretrained
-from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.engine.stored import noted
 from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
+from fairseq_aggdec.kernels.stored import noted
 from fairseq_aggdec.packed.folder import is_folder, write
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("pack", __doc__)
+    parser = argparse.ArgumentParser(
+        prog="aggdec pack",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="a checkpoint")
     add("data", type=Path, metavar="DATA", help="folder with the dictionaries")
