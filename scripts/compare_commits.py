@@ -1,4 +1,4 @@
-"""Is a commit as fast as another, with the same outputs? Twenty-four cells, in turn, each commit in a process of its own.
+"""Is a commit as fast as another, with the same outputs? Twenty-four cells, in turn, each commit in its own process.
 
     python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, ten minutes
     python -m scripts.compare_commits main~3 main --rounds 5 --output work/commits

@@ -12,7 +12,8 @@ OF_DRAFTS = constants("search/draft_budget.h")
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds, in positions: three layers of width 256 in the compiled library took as
-# long as two. In 8 bits, where a position costs less, a draft of five tokens has to gain 2.6 with 3+3 layers of width 256.
+# long as two. In 8 bits, where a position costs less, a draft of five tokens has to gain 2.6 with 3+3 layers of
+# width 256.
 DRAFTER, DRAFTER_INT8 = 2.0, 3.5
 # A call of beam search, beside its prefixes, in prefixes.
 # cpu: 4 to 7 in the compiled library with a decoder of width 256, twice that at base size.
