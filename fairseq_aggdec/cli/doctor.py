@@ -2,6 +2,7 @@
 
 aggdec doctor
 aggdec doctor --path model.pt DATA
+aggdec doctor --path model.pt DATA --decoding gad --drafter-path drafter.pt
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fairseq.utils import split_paths
 from torch import nn
 
 from fairseq_aggdec.api.languages import make_task
-from fairseq_aggdec.api.loading import make_config
+from fairseq_aggdec.api.loading import from_pretrained, make_config
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
@@ -70,6 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("doctor", __doc__)
     parser.add_argument("data", nargs="?", type=Path, help="data folder (default: that of --path)")
     parser.add_argument("--path", metavar="FILE", help="checkpoint, or several joined by :")
+    parser.add_argument(
+        "--decoding", metavar="METHOD", help="say which engine decodes with it, and why not another"
+    )
+    parser.add_argument("--drafter-path", metavar="FILE", help="drafter of --decoding gad or nar")
     return parser
 
 
@@ -83,6 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         state = load_checkpoint(path)
         data = args.data or Path(path).parent
         show(path, of_checkpoint(path, state, data))
+    if args.decoding:
+        if not args.path:
+            parser.error("--decoding needs the model: give --path")
+        data = args.data or Path(split_paths(args.path)[0]).parent
+        show(
+            f"engines, --decoding {args.decoding}",
+            of_engines(args.path, data, args.decoding, args.drafter_path),
+        )
 
 
 def show(title: str, lines: Lines) -> None:
@@ -187,6 +200,21 @@ def memory_of(parameters: Mapping[str, Any]) -> str:
     )
     where = "mapped, which takes what is read" if mapped else "in fp32 beside them"
     return f"packed weights, MiB: {', '.join(amounts)}; parameters ({stored / 2**20:,.0f} in the file) {where}"
+
+
+def of_engines(path: str, data: Path, decoding: str, drafter: str | None) -> Lines:
+    """The engines that are asked for a sentence, in order, each with its gap; the last one decodes."""
+    decoder = from_pretrained(path, data, decoding, drafter)
+    generator, end = decoder.generator, decoder.task.source_dictionary.eos()
+    source = torch.tensor([[end + 2, end]], device=decoder.device)
+    lengths = torch.tensor([2], device=decoder.device)
+    net_input = {"src_tokens": source, "src_lengths": lengths}
+    generator.generate(decoder.models, {"id": torch.tensor([0]), "net_input": net_input})
+    asked = getattr(generator, "engines", [])
+    for engine, gap in asked:
+        yield engine.name, f"no: {gap}" if gap else f"decodes: {engine.where}"
+    if not asked:
+        yield "none", f"a {type(generator).__name__} decodes without asking for one"
 
 
 def form(part: Any) -> str:

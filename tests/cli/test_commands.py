@@ -280,6 +280,19 @@ def test_the_doctor_says_what_will_run(
         assert f"\n  {line}" in shown
     for word in ("threads", "VNNI", "AMX", "bf16", "packing", "GPU", "int8"):
         assert f"\n  {word} " in shown
+    for method in ("greedy", "beam", "stock"):
+        given = ["--path", str(SHIPPED / "checkpoint.pt"), "--decoding", method]
+        assert main.run_tool("doctor", given) == 0
+        shown = capsys.readouterr().out.partition(f"engines, --decoding {method}\n")[2]
+        if method == "stock":
+            assert "decodes without asking" in shown
+        else:
+            assert (
+                "  library     decodes: " in shown if library else "  board       no: " not in shown
+            )
+            assert shown.count("decodes: ") == 1
+    assert main.run_tool("doctor", ["--decoding", "beam"]) == refusals.REFUSED
+    assert "--decoding needs the model" in capsys.readouterr().err
     assert main.run_tool("doctor", ["--path", "none.pt"]) == refusals.REFUSED
     assert capsys.readouterr().err == "aggdec doctor: error: Checkpoint none.pt does not exist.\n"
     assert main.run_tool("doctor", ["data"]) == refusals.REFUSED

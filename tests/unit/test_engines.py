@@ -1,0 +1,98 @@
+"""Which engine decodes what: one row of facts for each answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search import engines
+from fairseq_aggdec.search.acceptance import AtLeast, TopBeta, exact
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
+from fairseq_aggdec.search.engines import BEAM, DRAFT_ONLY, GREEDY, INTERLEAVED, EngineRequest
+from fairseq_aggdec.search.rules import Rules
+
+RULES = Rules(1, 3, 2)
+
+
+class Heir(Rules):
+    """Rules of somebody else."""
+
+
+class OnHost(DeviceDrafter):
+    """Drafts no batch on a device."""
+
+
+def reader(captures: bool = False, **facts: Any) -> tuple[Any, Any]:
+    """A verifier of one stock decoder but for the facts, and the projection to its vocabulary."""
+
+    class Known(Verifier):
+        launches, reads_trees = facts.pop("launches", False), facts.pop("reads_trees", True)
+
+    Known.captures = captures  # type: ignore[assignment, method-assign]
+    packed = SimpleNamespace(project_out=facts.pop("project_out", None), span=None)
+    kernel = SimpleNamespace(kernel=facts.pop("kernel", 1))
+    decoder: Any = CachedDecoder.__new__(CachedDecoder)
+    layers = SimpleNamespace(embeds=True) if facts.pop("compiled", True) else None
+    decoder.__dict__ |= {"compiled": layers, "packed": packed, "heads": None}
+    known: Any = Known.__new__(Known)
+    known.members = [SimpleNamespace(decoder=decoder)] * facts.pop("models", 1)
+    known.grid = facts.pop("grid", None)
+    assert not facts
+    return known, kernel
+
+
+GPU = {"captures": True}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
+    # engine that decodes, request, reader, is there a compiled library?
+    *((("library", {}, {}, True)), ("python", {}, {}, False), ("board", {}, GPU, True)),
+    *((("board", {}, {"launches": True}, True)), ("board", {}, GPU, False)),
+    ("library", {"drafter": Drafter()}, GPU, True),
+    ("library", {"drafter": OnHost()}, GPU, True),
+    ("library", {"watched": "somebody"}, GPU, True),
+    ("library", {"timed": True}, GPU, True),
+    ("library", {"restricted": True}, GPU, True),
+    ("library", {"accept": TopBeta(3)}, {}, True),
+    ("library", {}, {"models": 2}, True),
+    ("python", {"rules": Heir(1, 3, 2)}, GPU, True),
+    ("python", {"accept": AtLeast(2, exact)}, {}, True),
+    ("board", {"accept": AtLeast(2, exact)}, GPU, True),
+    ("python", {"search": DRAFT_ONLY}, {}, True),
+    ("python", {"search": INTERLEAVED}, GPU, True),
+    ("python", {}, {"grid": 1}, True),
+    ("python", {}, {"compiled": False}, True),
+    ("python", {}, {"project_out": 1}, True),
+    ("python", {}, {"kernel": None}, True),
+    ("stock", {"only_stock": "a bos_token that is padding"}, GPU, True),
+    ("board", {"search": BEAM}, GPU, True),
+    ("board", {"search": BEAM}, {}, False),
+    ("board", {"search": BEAM, "watched": "somebody"}, {}, False),
+    ("library", {"search": BEAM}, {}, True),
+    ("library", {"search": BEAM}, {"launches": True}, True),
+    ("library", {"search": BEAM, "watched": "somebody"}, GPU, True),
+    ("library", {"search": BEAM}, GPU | {"reads_trees": False}, True),
+    ("python", {"search": BEAM, "expects_heads": lambda: True}, {}, True),
+    ("python", {"search": BEAM, "own": "Replayed"}, GPU, True),
+]
+
+
+@pytest.mark.parametrize(("engine", "asked", "facts", "library"), CASES)
+def test_which_engine_decodes(
+    engine: str,
+    asked: dict[str, Any],
+    facts: dict[str, Any],
+    library: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, kernel = reader(**facts)
+    monkeypatch.setattr(CachedDecoder, "chosen", kernel, raising=False)
+    monkeypatch.setattr(engines, "kernels", lambda: object() if library else None)
+    monkeypatch.setattr(engines, "Verifier", type(known))
+    request = {"search": GREEDY, "rules": RULES, "drafter": EmptyDrafter()} | asked
+    found = engines.gaps_of(EngineRequest(reader=known, **request))
+    assert found[-1][0].name == engine and found[-1][1] is None
+    assert all(gap for _, gap in found[:-1])  # a sentence for each that was passed over
+    assert [one.name for one, _ in found] == [one.name for one in engines.ENGINES][: len(found)]
