@@ -1,15 +1,15 @@
-"""Is a commit as fast as another, with the same outputs? Twenty-four cells, in turn, each commit in its own process.
+"""Is a commit as fast as another, with the same outputs? 36 cells, in turn, each commit in a process of its own.
 
-    python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, ten minutes
+    python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, 15 minutes
     python -m scripts.compare_commits main~3 main --rounds 5 --output work/commits
 
-The cells are greedy, IAD, GAD and beam 5 with the shipped model, greedy and beam 5 with an ensemble of two (that model
-twice), in fp32 and 8 bits, batches of 1 and 32. Both
-processes stay loaded and decode one after the other, so a busy machine disturbs both alike. A ratio is OLD / NEW, the
-median of the rounds: above 1 the new commit is faster. Exit status 1 if an output differs or a ratio is below
-``--least``.
+The cells are greedy, IAD, GAD with chains and trees, a drafter in Python and beam 5 with the shipped model, block
+heads of a random one, greedy and beam 5 with an ensemble of two (the shipped one twice), in fp32 and 8 bits, batches of
+1 and 32. Both processes stay loaded and decode one after the other, so a busy machine disturbs both alike. A ratio is
+OLD / NEW, the median of the rounds: above 1 the new commit is faster. Exit status 1 if an output differs or a ratio is
+below ``--least``.
 
-The drafter of GAD is random: it is timed, not what it drafts.
+The drafter of GAD and the block heads are random: they are timed, not what they draft.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "greedy": {"decoding": "greedy"},
     "iad": {"decoding": "iad"},
     "gad": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "draft_tokens": 5},
+    "gad, trees": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "draft_tree": 5},
+    "blockwise": {"decoding": "blockwise", "path": WORK / "heads.pt", "draft_tokens": "all"},
+    "a drafter in Python": {"decoding": "iad"},
     "beam 5": {"decoding": "beam", "beam": 5},
 }
 METHODS |= {
@@ -92,11 +95,29 @@ def serve() -> None:
                 options.pop("path"), MODEL, device="cpu", spm=str(MODEL / "spm.model"),
                 max_len_b=100, **({"int8": True} if cell.int8 else {}), **options,
             )  # fmt: skip
+            if cell.method == "a drafter in Python":
+                translators[key].generator.drafter = repeating_drafter()
             translators[key].translate(sentences[-8:], batch_size=4)  # warms up
         given = sentences[: SENTENCES[cell.batch]]
         before = time.process_time()
         outputs = translators[key].translate(given, batch_size=cell.batch)
         print(json.dumps([time.process_time() - before, outputs]), flush=True)
+
+
+def repeating_drafter() -> Any:
+    """Drafts what came after the last occurrence of a row's last token, as docs/extending.md does."""
+    from fairseq_aggdec.search.drafter import Drafter
+    from fairseq_aggdec.windows.draft import Draft
+
+    class RepeatDrafter(Drafter):
+        def draft(self, state: Any) -> Draft:
+            return Draft([again(row.tokens)[: row.end - row.position] for row in state.rows])
+
+    def again(tokens: list[int]) -> list[int]:
+        *before, last = tokens
+        return tokens[len(before) - before[::-1].index(last) :] if last in before else []
+
+    return RepeatDrafter()
 
 
 class Worker:
@@ -148,12 +169,20 @@ def tree_of(revision: str) -> Iterator[Path]:
         git("worktree", "remove", "--force", str(tree))
 
 
-def make_drafter() -> None:
-    """A random drafter, with which GAD is timed."""
+def make_models() -> None:
+    """A random drafter and a random model with block heads: they are timed, not what they draft."""
     from scripts import random_models
 
-    flags = ["--decoder-layers=1", "--source-lang=src", "--target-lang=tgt"]
-    random_models.write_checkpoint(WORK / "drafter.pt", MODEL, "nar_drafter", *flags)
+    flags = ["--source-lang=src", "--target-lang=tgt"]
+    one = [*flags, "--decoder-layers=1"]
+    random_models.write_checkpoint(WORK / "drafter.pt", MODEL, "nar_drafter", *one)
+    sizes = [
+        f"--{side}-{name}"
+        for side in ("encoder", "decoder")
+        for name in ("layers=3", "embed-dim=256")
+    ]
+    heads = [*flags, *sizes, "--block-size=5", "--head-layout=per-head", "--head-hidden-dim=64"]
+    random_models.write_checkpoint(WORK / "heads.pt", MODEL, "blockwise_transformer", *heads)
 
 
 def compared(cell: Cell, old: Worker, new: Worker, rounds: int) -> Row:
@@ -200,7 +229,7 @@ def main() -> int:
 
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    make_drafter()
+    make_models()
     with tree_of(args.old) as old, tree_of(args.new) as new:
         workers = Worker(old), Worker(new)
         rows = [compared(cell, *workers, args.rounds) for cell in CELLS]

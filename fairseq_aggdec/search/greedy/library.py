@@ -109,7 +109,8 @@ def decode(generator: Any, state: DecodeState) -> None:
         follower = Follower(search, state, told, generator.watch)
     if outside:
         assert follower is not None
-        reader.decide_at_once()  # the drafter may look at all logits
+        if follower.told is not None:
+            reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))
     else:
         asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
