@@ -271,3 +271,28 @@ def test_what_is_learned_of_features(monkeypatch: pytest.MonkeyPatch) -> None:
     assert generator.drafter.proposer.narrow is not None
     assert sum(learned_from) == narrowing.seen > 16 * 16 and len(learned_from) == 2
     assert not torch.equal(narrowing.gram, torch.zeros_like(narrowing.gram))
+
+
+@pytest.mark.parametrize("draft_tree", [None, "6"])
+def test_what_every_iteration_saw(draft_tree: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories and verdicts of watched iterations are those of the Python search."""
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter(**SLOTS[1]))
+    model, sample = make_model(make_task(), 5), make_batch(random_sources(4, 3, longest=9))
+
+    def seen() -> list[Any]:
+        amount = {"draft_tree": draft_tree} if draft_tree else {"draft_tokens": "3"}
+        task, generator = built("gad", model, retain_iter_history=True, **amount)
+        found: list[Any] = []
+
+        def watch(verdict: Any, state: Any) -> None:
+            told = zip(state.rows, verdict.emitted, verdict.accepted, strict=True)
+            found.append(sorted((row.index, gained, count) for row, gained, count in told))
+
+        generator.watch = watch
+        ranked = task.inference_step(generator, [model], sample)
+        return found + [[step["tokens"].tolist() for step in own["history"]] for (own,) in ranked]
+
+    found = seen()
+    plainly(monkeypatch)
+    assert found == seen()
+    assert len(found) > 3 + 5
