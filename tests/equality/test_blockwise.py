@@ -258,11 +258,10 @@ class Oracle:
     """Stands in for the heads' proposals: the next tokens of a known output, of which ``right`` are right."""
 
     def __init__(self, model: Any, output: list[int], right: int):
-        self.model, self.output, self.right, self.calls = model, output, right, 0
+        self.model, self.output, self.right = model, output, right
 
     def attach(self, generator: Any) -> None:
         verifier, drafter = generator.verifier, generator.drafter
-        read = verifier.read
         state_of = drafter.draft
 
         def draft(state: Any) -> Any:
@@ -271,11 +270,7 @@ class Oracle:
             verifier.heads.propose = self.propose
             return state_of(state)
 
-        def count(window: Any) -> Any:
-            self.calls += 1
-            return read(window)
-
-        drafter.draft, verifier.read = draft, count
+        drafter.draft = draft
 
     def propose(self, features: Tensor, block_size: int, *_: Any) -> tuple[Tensor, Tensor]:
         following = self.output[self.position : self.position + block_size - 1]
@@ -292,25 +287,21 @@ def test_calls_when_so_many_proposals_are_right(right: int) -> None:
     sample = make_batch(random_sources(11, 1))
     expected = stock([model], sample)
     output = expected[0]["tokens"].tolist()
-    oracle = Oracle(model, output, right)
-    found = generate(make_task("blockwise"), [model], sample, prepare=oracle.attach)
+    task, oracle = make_task("blockwise"), Oracle(model, output, right)
+    found = generate(task, [model], sample, prepare=oracle.attach)
     assert_same(found, expected)
     # The first call has no draft and gives one token; each further one the right proposals and the correction token.
-    assert oracle.calls == 1 + -(-(len(output) - 1) // (right + 1))
+    assert task.counters.calls == 1 + -(-(len(output) - 1) // (right + 1))
 
 
 def test_a_batch_takes_as_many_calls_as_its_slowest_row() -> None:
-    model, calls = headed(), []
-
-    def count(generator: Any) -> None:
-        read = generator.verifier.read
-        generator.verifier.read = lambda window: calls.append(window.rows) or read(window)
-
+    model, task = headed(), make_task("blockwise")
     sample = make_batch(random_sources(11, 8))
-    found = generate(make_task("blockwise"), [model], sample, prepare=count)
+    found = generate(task, [model], sample)
     assert_same(found, stock([model], sample))
-    assert len(calls) == max(hypothesis["steps"] for hypothesis in found)
-    assert calls[0] == 8 > calls[-1]  # rows that are finished are gone
+    assert task.counters.calls == max(hypothesis["steps"] for hypothesis in found)
+    # Rows that are finished are gone.
+    assert task.counters.iterations == sum(hypothesis["steps"] for hypothesis in found)
 
 
 def test_a_relaxed_rule_accepts_more_and_one_of_rank_1_is_exact() -> None:
