@@ -16,6 +16,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ _HOW_TO_INSTALL = (
     f"fairseq_aggdec needs fairseq-fixed=={SUPPORTED_FAIRSEQ}, which is imported as `fairseq`: "
     "install it into an environment of its own (scripts/setup.sh makes one)."
 )
+# Bytes of a checkpoint from which on it is mapped, which halves the memory that loading takes. Whoever then writes into
+# the file ends the processes that have mapped it; files that people save to while they work with them are smaller.
+MAPPED_FROM = 2**28
+# Beside a checkpoint it says that packed weights of its numbers are there: such a file is mapped, so that the system
+# can tell whether somebody changed them.
+ABOUT = "packed.json"
 # Entries without which fairseq loads nothing -> those that stood for them in old files.
 _ENTRIES = {
     "optimizer_history": ("best_loss", "optimizer"),
@@ -171,7 +178,7 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
 def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> dict[str, Any]:
     """The state of a checkpoint on the CPU, after :func:`checked_model`, as fairseq loads it; errors name the file.
 
-    Its tensors are those of the mapped file, which takes memory where it is read.
+    The tensors of a large file are those of the mapped file, which takes memory where it is read.
     """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
@@ -221,7 +228,8 @@ def read_stored(path: str) -> tuple[Any, list[str]]:
     torch.serialization.add_safe_globals([one for one in found.values() if one is not None])
     if foreign := [name for name, one in found.items() if one is None]:
         return None, foreign
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True), []
+    mapped = os.path.getsize(path) >= MAPPED_FROM or Path(path).with_name(ABOUT).is_file()
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped), []
 
 
 def _read_old_format(path: str) -> tuple[Any, list[str]]:

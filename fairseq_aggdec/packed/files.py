@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_aggdec.kernels.huge_pages import advise
 from fairseq_aggdec.kernels.library import kernels
 
-CHECKPOINT, WEIGHTS, ABOUT = "checkpoint.pt", "packed.safetensors", "packed.json"
+CHECKPOINT, WEIGHTS = "checkpoint.pt", "packed.safetensors"
 VERSION = 1  # of what is in these files
 ALIGNED, BEGIN = 64, 4096  # bytes: every tensor begins at a multiple, the first at one of a page
 PIECE = 1 << 22  # words of 4 bytes whose sum is taken at once

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import NEW_ENTRIES, CheckpointError
+from fairseq_aggdec.compat import ABOUT, NEW_ENTRIES, CheckpointError
 from fairseq_aggdec.kernels.layout import Layout
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
 from fairseq_aggdec.kernels.stored import PARTS, PackedProduct, Stored, attach, key_of
 from fairseq_aggdec.packed.files import (
-    ABOUT,
     CHECKPOINT,
     VERSION,
     WEIGHTS,

@@ -244,6 +244,6 @@ def _drafter(chosen: random.Random) -> dict[str, Any]:
 
 def _copying(chosen: random.Random) -> dict[str, str]:
     return {
-        "iad_match": chosen.choice(("aligned", "unique", "longest", "recent")),
+        "variant": "iad-match=" + chosen.choice(("aligned", "unique", "longest", "recent")),
         "draft_tokens": chosen.choice(("auto", "all", "1", "4")),
     }

@@ -97,7 +97,7 @@ def against_plain_search(chosen: random.Random, seed: int) -> Audit:
     found = interleaved.search(
         [model],
         make_batch(sources, chosen.random() < 0.5),
-        "all" if ends["all_agree"] else "first",
+        end_condition="all" if ends["all_agree"] else "first",
         stop_rule="any" if ends["any_ending"] else "stock",
         beam=beam,
         **given,

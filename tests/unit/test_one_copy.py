@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from fairseq import checkpoint_utils
 from torch import nn
 
-from fairseq_aggdec import from_pretrained
+from fairseq_aggdec import compat, from_pretrained
 from fairseq_aggdec.kernels import mapped
 from fairseq_aggdec.kernels.library import Product, kernels
 from fairseq_aggdec.one_copy import OneCopy, adopt
@@ -33,6 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = folder / "model.pt"
     random_models.write_checkpoint(name, folder, "transformer", *SMALL, "--share-all-embeddings")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def files_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "MAPPED_FROM", 0)
 
 
 def half(state: State) -> None:
@@ -145,3 +151,16 @@ def test_a_write_to_the_mapped_weights_is_seen(folder: Path) -> None:
     stock.models[0].load_state_dict(model.state_dict())
     assert translator.translate([line]) == stock.translate([line]) != before
     assert from_pretrained(folder / "model.pt", folder, **given).translate([line]) == before
+
+
+def test_a_small_file_may_be_saved_to_while_its_model_lives(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file that is written anew in its place ends the process."""
+    monkeypatch.undo()
+    model = tmp_path / "model.pt"
+    shutil.copy(folder / "model.pt", model)
+    state = compat.load_checkpoint(str(model))
+    before = {name: x.clone() for name, x in state["model"].items()}
+    torch.save({"model": state["model"]}, model)
+    assert all(torch.equal(state["model"][name], x) for name, x in before.items())
