@@ -112,13 +112,14 @@ def _written(begin: int, end: int) -> bool:
         found = (ctypes.c_uint64 * 3)()
         asked = (ctypes.c_uint64 * 12)(96, 0, begin, end, 0, ctypes.addressof(found), 1, 1)
         asked[8], asked[9] = unwanted, wanted | unwanted
-        if fcntl.ioctl(_pagemap(), SCAN, asked):
+        if fcntl.ioctl(_pagemap(os.getpid()), SCAN, asked):
             return True
     return False
 
 
 @functools.cache
-def _pagemap() -> int:
+def _pagemap(process: int) -> int:
+    """Opened anew by each process: a file from before a fork tells of the parent's memory."""
     return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
 
 

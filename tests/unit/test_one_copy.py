@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -164,3 +165,20 @@ def test_a_small_file_may_be_saved_to_while_its_model_lives(
     before = {name: x.clone() for name, x in state["model"].items()}
     torch.save({"model": state["model"]}, model)
     assert all(torch.equal(state["model"][name], x) for name, x in before.items())
+
+
+def test_a_write_in_a_forked_process_is_seen(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.pt")
+    torch.save(torch.arange(2**16), path)
+    numbers = torch.load(path, mmap=True, weights_only=True)
+    before = mapped.Untouched([numbers])
+    if not before.watched:
+        pytest.skip("the system does not tell")
+    assert not before.written()
+    child = os.fork()
+    if child == 0:
+        numbers[5] = 7
+        os._exit(before.written())
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert not before.written()
