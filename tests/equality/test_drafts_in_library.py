@@ -237,6 +237,8 @@ def test_no_python_between_iterations(runs: list[int], monkeypatch: pytest.Monke
         (lambda rows: Draft([[1000]] * rows), "gives a token that is not in the dictionary"),
         (lambda rows: Draft([[-1]] * rows), "gives a token that is not in the dictionary"),
         (lambda rows: Draft([[5, 6]] * rows, [[0, 2]] * rows), "parent that does not come before"),
+        (lambda rows: Draft([[5, 6, 7]] * rows, [[0, 0]] * rows), "not give each token a parent"),
+        (lambda rows: Draft([[5], [6, 7]], [[0, 0], [1]]), "not give each token a parent"),
         (lambda rows: Draft([[5]] * (rows + 1)), "gives tokens for 3 rows, there are 2"),
     ],
 )

@@ -87,7 +87,8 @@ class Follower:
         tokens = draft.rows()
         lengths = [len(row) for row in tokens]
         parents = draft.all_parents() if draft.branches else []
-        if len(lengths) == len(self.state.rows):
+        said = [len(row) for row in parents]
+        if len(lengths) == len(self.state.rows) and said in (lengths, []):
             flat = (itertools.chain.from_iterable(rows) for rows in (tokens, parents))
             given = [int64_array(list(part)) for part in (lengths, *flat)]
             at = [address(part) if part else None for part in given]
@@ -135,4 +136,6 @@ def _mistake(drafter: Drafter, draft: Draft, rows: int) -> str:
     name = type(drafter).__name__
     if len(draft.lengths) != rows:
         return f"{name}.draft() gives tokens for {len(draft.lengths)} rows, there are {rows}"
+    if draft.branches and [len(row) for row in draft.all_parents()] != list(draft.lengths):
+        return f"{name}.draft() does not give each token a parent"
     return f"{name}.draft() gives a token that is not in the dictionary, or a parent that does not come before it"
