@@ -251,6 +251,25 @@ def test_what_is_no_draft(draft: Any, said: str) -> None:
         task.inference_step(generator, [model], make_batch(random_sources(1, 2)))
 
 
+def test_what_a_drafter_keeps_stays_as_it_was() -> None:
+    """The library's memory is used again by the next window."""
+    model = make_model(make_task(), 5)
+    task, generator = built("iad", model)
+    kept: list[list[torch.Tensor]] = []
+
+    def keep(verdict: Any, state: Any) -> None:
+        said = [verdict.scores, verdict.output.logits, *verdict.output.features]
+        kept.append([*said, *[one.clone() for one in said]])
+
+    generator.drafter = Guesses([[]] * 5, False)
+    generator.drafter.observe = keep
+    task.inference_step(generator, [model], make_batch(random_sources(15, 5, longest=12)))
+    assert len(kept) > 2
+    for said in kept:
+        half = len(said) // 2
+        assert all(map(torch.equal, said[:half], said[half:]))
+
+
 def test_what_is_learned_of_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions are learned from a large vocabulary's drafts, at the end of a batch, and change no output."""
     monkeypatch.setattr("fairseq_aggdec.drafters.proposer.FEWEST_TYPES", 1)

@@ -125,11 +125,11 @@ def split(flat: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _floats(at: int, count: int) -> Tensor:
-    """Numbers of the library's memory, valid until the search goes on."""
+    """Numbers of the library's memory, which it uses again: a copy, as a drafter may keep it."""
     if not count:
         return torch.empty(0)
     memory = (ctypes.c_float * count).from_address(at)
-    return torch.frombuffer(memory, dtype=torch.float32)
+    return torch.frombuffer(memory, dtype=torch.float32).clone()
 
 
 def _mistake(drafter: Drafter, draft: Draft, rows: int) -> str:
