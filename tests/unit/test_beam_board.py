@@ -222,13 +222,20 @@ def board_shape(board: BeamBoard) -> Any:
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 10**9), st.booleans())
-def test_a_hypothesis_sees_the_places_of_its_tokens(seed: int, fused: bool) -> None:
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([BeamBoard, FusedBoard]),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+)
+def test_a_hypothesis_sees_the_places_of_its_tokens(
+    seed: int, kind: type[BeamBoard], dtype: torch.dtype
+) -> None:
     with fused_kernels():
-        check_sight(Twins(seed, FusedBoard if fused else BeamBoard))
+        check_sight(Twins(seed, kind, dtype))
 
 
 def check_sight(twins: Twins) -> None:
+    """A step is told the places that were read so far, which without graphs need not fill whole words."""
     board, beam = twins.board, twins.options.beam_size
     paths: list[dict[int, list[int]]] = [{0: []}] * twins.rows
     for depth in range(twins.limits.longest + 1):
@@ -241,7 +248,7 @@ def check_sight(twins: Twins) -> None:
                     *path,
                     int(places[row, slot]),
                 ]
-        board.take(4, board.sight.size(2), twins.logits())
+        board.take(4, (depth + 1) * beam, twins.logits())
         paths = [
             {
                 slot: [*paths[row][parent], depth * beam + parent]

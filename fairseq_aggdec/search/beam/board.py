@@ -325,30 +325,47 @@ def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor
 
 def chooses_alike(device: torch.device) -> bool:
     """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
-    chance, types = torch.Generator().manual_seed(7), gpu.PART + 9  # more than one part
-    for dtype, no_repeat in itertools.product(MASKS, (0, 2)):
-        options = Options(
-            *(2, 1, 3, 4, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False),
-            *(no_repeat, frozenset(), None, False),
-        )
-        like = torch.zeros(1, dtype=dtype, device=device)
-        boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
+    chance = torch.Generator().manual_seed(7)
+    # Steps, beam, places that are read: those of a captured step, and as many as end inside a word of the mask.
+    return all(
+        _step_alike(device, dtype, no_repeat, chance, *sizes)
+        for dtype, no_repeat in itertools.product(MASKS, (0, 2))
+        for sizes in ((8, 4, 64), (2, 5, 15))
+    )
+
+
+def _step_alike(
+    device: torch.device,
+    dtype: torch.dtype,
+    no_repeat: int,
+    chance: torch.Generator,
+    steps: int,
+    beam: int,
+    end: int,
+) -> bool:
+    types, rows = gpu.PART + 9, 2 * beam  # more than one part
+    options = Options(
+        *(2, 1, 3, beam, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False),
+        *(no_repeat, frozenset(), None, False),
+    )
+    like = torch.zeros(1, dtype=dtype, device=device)
+    boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
+    for board in boards:
+        board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
+        board.window(Shape(2, beam, end))
+    for _ in range(steps):
+        # Eleven tokens and </s> are likely, none as likely as another.
+        likely = torch.rand(rows, types, generator=chance).topk(12).indices
+        likely[::2, -1] = options.eos
+        logits = torch.randn(rows, types, generator=chance).clamp_(max=1.0)
+        sums = torch.rand(rows, 12, generator=chance).add_(0.2).cumsum(1).add_(2)
+        logits = logits.scatter_(1, likely, sums.roll(3, 1)).to(device, dtype)
         for board in boards:
-            board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
-            board.window(Shape(2, 4, 64))
-        for _ in range(8):
-            # Eleven tokens and </s> are likely, none as likely as another.
-            likely = torch.rand(8, types, generator=chance).topk(12).indices
-            likely[::2, -1] = options.eos
-            logits = torch.randn(8, types, generator=chance).clamp_(max=1.0)
-            steps = torch.rand(8, 12, generator=chance).add_(0.2).cumsum(1).add_(2)
-            logits = logits.scatter_(1, likely, steps.roll(3, 1)).to(device, dtype)
-            for board in boards:
-                board.take(2, 64, logits.clone())
-                board.window(Shape(2, 4, 64))
-            plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
-            if not all(torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, own, strict=True)):
-                return False
+            board.take(2, end, logits.clone())
+            board.window(Shape(2, beam, end))
+        plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
+        if not all(torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, own, strict=True)):
+            return False
     return True
 
 

@@ -336,7 +336,9 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
     // A hypothesis sees what its parent saw, and itself.
     const Int row_bytes = p.sights * p.bytes;
     unsigned char* sight = (unsigned char*)p.sight + first * row_bytes;
-    follow_parents((Sixteen*)sight, chosen.parents, width, row_bytes / 16, (int)(p.end * p.bytes / 16), stage);
+    // Rounded up: rows are whole sixteens, and the last places need not fill one.
+    const int sixteens = (int)((p.end * p.bytes + 15) / 16);
+    follow_parents((Sixteen*)sight, chosen.parents, width, row_bytes / 16, sixteens, stage);
 #pragma unroll 1
     for (int slot = own; slot < width; slot += threads) {
         unsigned char* seen = sight + slot * row_bytes + (next * width + slot) * p.bytes;
