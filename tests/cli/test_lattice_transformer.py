@@ -95,7 +95,7 @@ def test_a_sentence_is_dumped(
         (["--incoming", "-1"], "--incoming is -1"),
         (["--variant", "lattice-candidates=0"], "--variant lattice-candidates=0"),
         (["--variant", "lattice-length-window=-1"], "--variant lattice-length-window=-1"),
-        (["--lattice-candidates", "2"], "--variant lattice-length-window=0"),
+        (["--variant", "lattice-candidates=2"], "--variant lattice-length-window=0"),
         (["--variant", "lattice-least-probability=1.5"], "--variant lattice-least-probability=1.5"),
     ],
 )

@@ -12,10 +12,8 @@ import torch
 
 from fairseq_aggdec.budget.pace import Pace
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.search.beam import generator as module
-from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.beam.on_device import BeamLoop
 from fairseq_aggdec.search.beam.tree import SearchedTree
+from fairseq_aggdec.search.engines import BoardEngine
 from fairseq_aggdec.search.errors import NonFiniteError
 from tests.equality.test_beam import (  # noqa: F401  (run here again)
     copier,
@@ -35,20 +33,13 @@ from tests.equality.test_beam import (  # noqa: F401  (run here again)
 )
 from tests.support import generation_options, make_batch, make_model, make_task, random_sources
 
-OWN_LOOP = BeamGenerator._loop
-
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """All batches are decoded as on a GPU; in every second one a step is launched in vain."""
     ahead = itertools.cycle([1, 0])
 
-    def loop(self: BeamGenerator) -> BeamLoop:
-        if self.device_loop is None or self.device_loop.verifier is not self.verifier:
-            self.device_loop = BeamLoop(self.verifier)
-        return self.device_loop
-
-    monkeypatch.setattr(BeamGenerator, "_loop", loop)
+    monkeypatch.setattr(BoardEngine, "gaps", lambda self, request: iter(()))
     monkeypatch.setattr(Pace, "ahead", property(lambda pace: next(ahead)))
 
 
@@ -60,7 +51,7 @@ def test_both_searches_count_alike(copier: Any, monkeypatch: pytest.MonkeyPatch)
         own = [ours([copier], sample, task=task, beam=4, max_len_b=40) for _ in range(2)]
         assert task.counters.in_vain == (name == "device")  # of one batch of two, see `alone`
         found[name] = task.counters, own[0]
-        monkeypatch.setattr(BeamGenerator, "_loop", lambda self: None)
+        monkeypatch.setattr(BoardEngine, "gaps", lambda self, request: iter(["not asked"]))
     (device, one), (host, other) = found["device"], found["host"]
     for name in ("sentences", "iterations", "calls", "emitted"):
         assert getattr(device, name) == getattr(host, name), name
@@ -102,8 +93,8 @@ def test_trees_are_those_of_the_library(
         generator.watch = lambda trees, seen=seen: seen.append(
             [len(tree.endings) for tree in trees]
         )
-        monkeypatch.setattr(module, "kernels", kernels if name == "library" else lambda: None)
-        monkeypatch.setattr(BeamGenerator, "_loop", OWN_LOOP)
+        gaps = iter(["not asked"]) if name == "library" else iter(())
+        monkeypatch.setattr(BoardEngine, "gaps", lambda self, request, gaps=gaps: gaps)
         monkeypatch.setattr(Pace, "ahead", 0)
         lists = generator.generate([copier], sample)
         found[name] = lists, generator.searches, seen

@@ -16,7 +16,7 @@ from fairseq_aggdec.engine import int8
 from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.draft import Proposing
-from tests.equality.test_gad import ALL, drafter
+from tests.equality.test_gad import VARIANTS, drafter
 from tests.support import make_batch, random_sources
 
 
@@ -24,6 +24,11 @@ def block_logits(slots: Any, prefixes: list[list[int]], block_size: int, types: 
     features = slots.block_features(prefixes, block_size)
     found: Tensor = slots.slot_logits(features, Proposing(types=types))
     return found
+
+
+# Those that a cached decoder represents.
+CACHED = {name: one for name, one in VARIANTS.items() if name != "published"}
+ALL = pytest.mark.parametrize("variant", CACHED.values(), ids=CACHED)
 
 
 @ALL

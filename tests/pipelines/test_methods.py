@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def own(folder: Path, data: Path, decoding: str, task: str, *flags: str) -> Path:
     """A model of the method's architecture."""
-    more = ["--draft-tokens", "4"] if decoding in BLOCKS else []
+    more = ["--block-size", "4"] if decoding in BLOCKS else []
     arch = ARCHITECTURES[decoding]
     return write_model(folder / f"{decoding}.pt", data, task, arch, *flags, *SIZES, *more)
 

@@ -88,7 +88,7 @@ def pair(plan: Plan) -> Stages:
 
     paper = f"--decoding gad --drafter-path {plan.checkpoint('paper')}"
     relaxed = [
-        f"GAD++ ({beta}, {tau})={paper} --acceptance top-beta --top-beta {beta} --tolerance {tau}"
+        f"GAD++ ({beta}, {tau})={paper} --acceptance top-beta:{beta}:{tau}"
         for beta, tau in ((3, 1.0), (5, 3.0))
     ]
     systems = [
