@@ -55,6 +55,26 @@ def test_state_of_a_layer(kind: type, method: str, layer: str) -> None:
         assert_equal(nbest(generator, [found]), nbest(stock, [expected]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_layer_that_one_way_of_reading_leaves_out_is_told_from_rounding(
+    dtype: torch.dtype,
+) -> None:
+    """Attention over a whole prefix reads the weights of its projections, past their hooks."""
+    model = lively().to(dtype)
+    assert doubt_about(model) is None
+    for layer in model.decoder.layers:
+        layer.self_attn.v_proj.register_forward_hook(lambda module, inputs, output: output * 1.05)
+    assert doubt_about(model) == "which computes a prefix otherwise than its words one by one"
+
+
+def doubt_about(model: Any) -> str | None:
+    decoder, sources = PrefixDecoder(model), make_batch(random_sources(3, 2))["net_input"]
+    with torch.no_grad():
+        encoder_out = model.encoder(sources["src_tokens"], sources["src_lengths"])
+        decoder.start(encoder_out, 2, 8)
+        return decoder.mismatch()
+
+
 class LooksBack(nn.Linear):
     """Adds what stood three positions before, where it sees that."""
 
