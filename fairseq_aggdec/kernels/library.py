@@ -321,9 +321,9 @@ class Product:
         layout = Layout.of(self.library)
         padded = -(-self.outputs // PANEL) * PANEL
         if int8:
-            self.scales = torch.zeros(padded, device="cpu")
+            self.scales = torch.zeros(padded, dtype=torch.float32, device="cpu")
             self.sums = torch.zeros(padded, dtype=torch.int32, device="cpu")
-        self.weight = torch.empty(0)
+        self.weight = torch.empty(0, device="cpu")
         for begin in range(0, self.outputs, AT_ONCE):
             part = weight.detach()[begin : begin + AT_ONCE]
             end = begin + len(part)
