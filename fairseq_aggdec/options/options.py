@@ -145,7 +145,9 @@ class Options:
         except OverflowError:  # in stock too
             divisor = math.inf
         if isinstance(total, float) and not SMALLEST <= divisor <= LARGEST:
-            return float(torch.tensor(total, dtype=torch.float32) / divisor)  # as stock, in fp32: by 0, or by infinity
+            return float(
+                torch.tensor(total, dtype=torch.float32) / divisor
+            )  # as stock, in fp32: by 0, or by infinity
         return total / divisor
 
 
