@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "transformers", "fairseq_aggdec")
+from fairseq_aggdec.version import __version__
+
+PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "transformers")
 
 
 def describe() -> dict[str, object]:
@@ -78,7 +80,8 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    # Of the code that runs: a checkout may have gone on since it was installed.
+    return found | {"fairseq_aggdec": __version__}
 
 
 def command(tool: str, arguments: Sequence[str]) -> str:

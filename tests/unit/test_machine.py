@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,3 +55,12 @@ def test_a_tree_with_changes_is_said_to_have_them() -> None:
     line = machine.sentence(found | {"commit": "0123abc+"})
     assert line.endswith("; commit 0123abc with changes that were not committed")
     assert machine.sentence(found | {"commit": "0123abc"}).endswith("; commit 0123abc")
+
+
+def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout may have gone on since it was installed."""
+    monkeypatch.setattr(machine, "version", lambda package: "0.0.1")
+    machine._versions.cache_clear()
+    found = machine._versions()
+    machine._versions.cache_clear()
+    assert found["fairseq_aggdec"] == __version__ != found["torch"] == "0.0.1"
