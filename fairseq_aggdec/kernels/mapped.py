@@ -46,7 +46,7 @@ def mappings(
 
 @contextmanager
 def read_once(*paths: str | os.PathLike[str]) -> Iterator[None]:
-    """While it lasts, :func:`give_back` gives pages of these mapped files back; nobody may write to them meanwhile."""
+    """Let :func:`give_back` free pages of these mapped files; nobody may write to them meanwhile."""
     token = _clean.set(tuple(mappings(paths)))
     try:
         yield
@@ -74,10 +74,10 @@ class Untouched:
     microseconds where few pages were read.
 
     Args:
-        tensors: which of these to watch: those in mapped files to which nothing was written so far.
+        tensors: of a model; those in mapped files without a write so far are watched.
 
     Attributes:
-        watched: positions of these.
+        watched: positions in ``tensors`` of those that are watched.
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
