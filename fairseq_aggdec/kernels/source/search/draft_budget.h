@@ -42,7 +42,7 @@ class DraftPlan {
         return pays || budget_.tries > 0.0 ? budget_.size : 0;
     }
 
-    // How many slots the drafter fills: trees do not reach the others.
+    // Slots that the drafter fills: trees do not reach the others.
     int64_t slots(int64_t size) const {
         const int64_t most = std::min(size, budget_.nodes);
         return budget_.stops ? std::min(most, static_cast<int64_t>(std::ceil(budget_.deepest)) + 1) : most;
@@ -53,7 +53,7 @@ class DraftPlan {
         return budget_.stops ? 1.0 + (budget_.step_cost + budget_.drafter_cost) / static_cast<double>(rows) : INFINITY;
     }
 
-    // slots: those that the deepest tree of a call fills.
+    // depth: slots that the deepest tree of a call fills.
     void reached(int64_t depth) {
         if (budget_.stops) budget_.deepest = std::max(static_cast<double>(depth), budget_.deepest - FORGET_DEPTH);
     }
