@@ -34,7 +34,8 @@ def row_levels(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low = x.amin(-1, keepdim=True).clamp_(max=0.0)
     span = (x.amax(-1, keepdim=True).clamp_(min=0.0) - low).clamp_(min=SMALLEST_RANGE)
     span += span - span  # 0, or NaN where the span is infinite
-    inverse = 255.0 / span
+    # One rounding, as the compiled kernels divide: `255.0 / span` would be 255 times a rounded reciprocal.
+    inverse = torch.full_like(span, 255.0) / span
     zero = (-low * inverse).round_().nan_to_num_()
     levels = (x * inverse).round_().add_(zero).nan_to_num_().clamp_(0.0, 255.0)
     return levels, span * (1 / 255), zero

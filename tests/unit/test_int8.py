@@ -73,6 +73,15 @@ def test_the_plain_product_is_the_compiled_one_bit_for_bit(rows: int, relu: bool
     assert torch.equal(Int8Linear(modules, relu)(x), PlainProduct(weight, bias, relu)(x))
 
 
+def test_levels_of_numbers_near_the_middle_between_two() -> None:
+    """A scale whose last digit differs takes some of these to the other level."""
+    span = torch.rand(2000, 1) * 1000 + 1
+    middle = (torch.arange(255) + 0.5) * (span / 255)
+    x = torch.cat([span, middle, middle.nextafter(span)], -1)
+    module = nn.Linear(x.size(1), 7, bias=False)
+    assert torch.equal(Int8Linear([module])(x), PlainProduct(module.weight, None, False)(x))
+
+
 def test_a_row_does_not_depend_on_those_beside_it() -> None:
     fast = Int8Linear([nn.Linear(96, 200)])
     x = torch.randn(40, 96) * torch.logspace(-3, 3, 40).unsqueeze(1)
