@@ -36,10 +36,11 @@ from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
-from fairseq_aggdec.kernels.gpu.largest import finds_alike
+from fairseq_aggdec.kernels.gpu.largest import finds_alike, ranks_alike
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.gpu.products import computes_alike
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels, multiplies_bf16
+from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS, VARIABLE
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.refusing import beam_gap
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
@@ -60,6 +61,7 @@ GPU_KERNELS: dict[str, tuple[Any, ...]] = {
     "embeddings of a window": (embeds_alike, *PRECISIONS),
     "chain of a drafter": (follows_alike, *PRECISIONS),
     "largest logits": (finds_alike,),
+    "likeliest tokens": (ranks_alike,),
     "steps of beam search": (chooses_alike,),
     "layers for few rows": (computes_alike, *PRECISIONS),
 }

@@ -90,6 +90,7 @@ class FastChain:
         return best, scores
 
 
+@gpu.tries("hear", "follow")
 def follows_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels choose the block that PyTorch's operators choose, in a precision."""
     # With this seed no two candidates score nearly alike: products of a GPU round otherwise than those of a CPU.

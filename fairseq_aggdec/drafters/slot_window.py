@@ -85,6 +85,7 @@ def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
     return found
 
 
+@gpu.tries("slots")
 def read_alike(device: torch.device) -> bool:
     """Whether both say the same of a row at its start, one on its way, one that has ended and one that is none."""
     board = Board((3, 20), 0, 0, device, torch.float32, pad=1)

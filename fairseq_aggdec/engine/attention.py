@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu.arguments import LARGEST, PRECISIONS
-from fairseq_aggdec.kernels.gpu.operators import operators, usable
+from fairseq_aggdec.kernels.gpu.operators import operators, tries, usable
 from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, Sight
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
@@ -164,6 +164,7 @@ def _launch(
     )
 
 
+@tries("attend", "attend_slots")
 def attends_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
     first, heads, size = torch.tensor([[0], [58], [7]]), 2, TRIED[dtype]

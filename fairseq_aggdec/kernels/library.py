@@ -9,7 +9,6 @@ import hashlib
 import importlib.machinery
 import itertools
 import logging
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -22,13 +21,11 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.huge_pages import use_huge_pages
 from fairseq_aggdec.kernels.layout import PANEL, Layout
+from fairseq_aggdec.kernels.switches import CPU, INSTRUCTIONS, switches
 
 logger = logging.getLogger(__name__)
 
-# What the library was compiled for, by the number that its function aggdec_instructions() gives.
-INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
 FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
-VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 AT_ONCE = 512  # outputs whose weights are laid out together, a multiple of PANEL
 LEVELS = 127  # largest weight in 8 bits
 WORD = 8  # bytes of a whole number of the structures
@@ -216,12 +213,15 @@ def kernels() -> Any:
     """The compiled library for the best instructions of this processor, None where there is none or it errs.
 
     A missing library is said once, as a warning, unless the environment asks for none.
+
+    Raises:
+        ValueError: the environment asks for what there is not.
     """
-    limit = os.environ.get(VARIABLE, INSTRUCTIONS[-1])
-    plain = _open("plain") if limit in INSTRUCTIONS else None
+    best, off = switches()
+    plain = None if CPU in off else _open("plain")
     if plain is None:
         return None
-    allowed = INSTRUCTIONS[: INSTRUCTIONS.index(limit) + 1]
+    allowed = INSTRUCTIONS[: INSTRUCTIONS.index(best) + 1]
     for name in reversed([name for name in supported(plain) if name in allowed]):
         library = plain if name == "plain" else _open(name)
         if library is not None and _right(library, plain):

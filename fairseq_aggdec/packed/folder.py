@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.compat import ABOUT, NEW_ENTRIES, CheckpointError
 from fairseq_aggdec.kernels.layout import Layout
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.stored import PARTS, PackedProduct, Stored, attach, key_of
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS
 from fairseq_aggdec.packed.files import (
     CHECKPOINT,
     VERSION,

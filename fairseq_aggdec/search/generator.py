@@ -17,6 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.gpu.operators import try_again
 from fairseq_aggdec.options.hypotheses import Hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.options.stock_generator import Gap
@@ -161,6 +162,7 @@ class CachedGenerator(SequenceGenerator):
     ) -> Batch:
         """A batch as the host knows it; arguments as of :meth:`_generate`."""
         if source.device.type == "cuda":
+            try_again()
             begin([source, *self._reads(sample)], list(self._watches()))
         rows = source.size(0)
         prefixes = [()] * rows if prefix is None else prefix.tolist()

@@ -23,7 +23,8 @@ from fairseq_aggdec.cli import doctor, fairseq_commands, main, refusals
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS
 from tests import warm
 from tests.cli.commands import CUT, MODEL, TRAINING, Result, Trained, run
 from tests.support import make_model, make_task

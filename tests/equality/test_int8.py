@@ -22,7 +22,8 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.int8 import Int8Linear
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS, VARIABLE
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.window import Window

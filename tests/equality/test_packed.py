@@ -17,7 +17,8 @@ from fairseq_aggdec import from_pretrained
 from fairseq_aggdec.compat import ABOUT, CheckpointError
 from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.kernels import library, stored
-from fairseq_aggdec.kernels.library import VARIABLE, Product, kernels, multiplies_bf16
+from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS
 from fairseq_aggdec.packed.folder import checkpoints, open_folder
 from scripts import random_models

@@ -21,7 +21,8 @@ from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.gpu.largest import first_largest
-from fairseq_aggdec.kernels.library import VARIABLE, NormStruct, Product, kernels
+from fairseq_aggdec.kernels.library import NormStruct, Product, kernels
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.search.acceptance import TopBeta, exact
 from fairseq_aggdec.search.beam.tables import best_tokens
 from tests.equality.test_cached_decoder import walk

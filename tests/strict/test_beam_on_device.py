@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.graphs.capture import made
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.search.beam.on_device import BeamLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case

@@ -13,7 +13,7 @@ from fairseq_aggdec.engine import linear, packed_decoder
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.windows.grid import GridWindow
 from tests.random_models import make_batch, make_model, make_task
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.search.judge.fused import FusedBookkeeping
 from scripts.recipes.gpu import device_counts
 from scripts.recipes.gpu.device_counts import ITERATIONS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import random
 import shutil
 import subprocess
@@ -33,8 +32,8 @@ from fairseq_aggdec.drafters.slot_window import (
 )
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
-from fairseq_aggdec.kernels.gpu.largest import candidates, finds_alike
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.gpu.largest import candidates, ranks_alike
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, TopBeta, distance, exact
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -326,21 +325,28 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     broken.best = wrong
     with mock.patch.object(operators, "operators", lambda: broken):
         for agree, *dtype in (
-            *((fused.decides_alike,), (copies_alike,), (read_alike,), (finds_alike,)),
+            *((fused.decides_alike,), (copies_alike,), (read_alike,), (ranks_alike,)),
             *((embeds_alike, torch.float32), (follows_alike, torch.float32)),
         ):
             assert not operators.usable(CPU, agree, *dtype)
     assert caplog.text.count("not used") == 6
-    caplog.set_level(logging.INFO)
-    operators.tried_against.cache_clear()
+    operators.try_again(everything=True)
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
         assert operators.against(CPU, copies_alike) == "no NVRTC"
-    assert "no NVRTC" in caplog.text
+    assert "operators in place of copy_block on cpu: no NVRTC" in caplog.text
+    # What another batch may have room for is tried again when the next one begins.
+    short = mock.Mock(side_effect=[torch.OutOfMemoryError("CUDA out of memory"), True])
+    reasons = [operators.against(CPU, short) for _ in range(2)]
+    assert reasons == [operators.NO_MEMORY] * 2 and short.call_count == 1
+    operators.try_again()
+    assert operators.against(CPU, short) is None
     # A kernel that read where it must not: the next thing that the GPU is asked for fails too.
-    operators.tried_against.cache_clear()
+    operators.try_again(everything=True)
     with (
         mock.patch.object(operators, "ready", side_effect=RuntimeError("illegal address")),
         mock.patch.object(torch, "zeros", side_effect=RuntimeError("illegal address")),
-        pytest.raises(RuntimeError, match=f"illegal address.*: set {VARIABLE}=none"),
+        pytest.raises(
+            RuntimeError, match=f"copy_block.*illegal address.*: set {VARIABLE}=no-copy_block"
+        ),
     ):
         operators.against(CPU, copies_alike)

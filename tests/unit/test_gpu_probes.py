@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.kernels.gpu import operators, products
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import GPU_KERNELS, VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
@@ -40,8 +41,8 @@ TRIED: dict[str, tuple[str, str]] = {
     "hear": ("told", "chain of a drafter"),
     "follow": ("block", "chain of a drafter"),
     "largest": ("tokens", "largest logits"),
-    "leaders": ("keys", "largest logits"),
-    "best": ("tokens", "largest logits"),
+    "leaders": ("keys", "likeliest tokens"),
+    "best": ("tokens", "likeliest tokens"),
     "beam_step": ("sums", "steps of beam search"),
     **dict.fromkeys(("product", "layer_norm"), ("y", "layers for few rows")),
 }
@@ -69,10 +70,10 @@ def test_every_kernel_is_tried(name: str) -> None:
         assert not agree(CPU, *precisions[1:2])
 
 
-def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_of_every_kernel() -> None:
     found = dict(doctor.of_gpu_kernels(CPU))
     assert len(found) == len(doctor.GPU_KERNELS) and set(found.values()) == {"compiled"}
-    operators.tried_against.cache_clear()
+    operators.try_again(everything=True)
     own = operators.operators()
     kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}
     with mock.patch.object(
@@ -81,5 +82,26 @@ def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         told = dict(doctor.of_gpu_kernels(CPU))
     assert {name for name in told if told[name] != "compiled"} == {"steps of beam search"}
     assert "they differ from PyTorch's operators" in told["steps of beam search"]
-    monkeypatch.setenv(VARIABLE, "none")
-    assert all(f"{VARIABLE}=none" in what for _, what in doctor.of_gpu_kernels(CPU))
+
+
+@pytest.mark.parametrize("word", ["none", "no-gpu", *(f"no-{name}" for name in GPU_KERNELS)])
+def test_kernels_are_switched_off(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, or those that work with the one that is named; they are not even tried."""
+    given = f"no-cpu,{word}"
+    monkeypatch.setenv(VARIABLE, given)
+    off = {told for told, (agree, *_) in doctor.GPU_KERNELS.items() if runs(agree, word)}
+    assert off and (len(off) == len(doctor.GPU_KERNELS)) == (word in ("none", "no-gpu"))
+    with mock.patch.object(operators, "_against", lambda *_: None):
+        told = dict(doctor.of_gpu_kernels(CPU))
+    assert {name for name in told if f"{VARIABLE}={given}" in told[name]} == off
+    assert all(told[name] == "compiled" for name in told if name not in off)
+
+
+def runs(agree: operators.Probe, word: str) -> bool:
+    return word in ("none", "no-gpu") or word.removeprefix("no-") in operators.PROBES[agree]
+
+
+def test_every_kernel_has_a_probe() -> None:
+    assert tuple(operators.SCHEMAS) == GPU_KERNELS
+    assert set(itertools.chain(*operators.PROBES.values())) == set(GPU_KERNELS)
+    assert {agree for agree, *_ in doctor.GPU_KERNELS.values()} == set(operators.PROBES)

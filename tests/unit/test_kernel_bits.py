@@ -21,7 +21,8 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 from fairseq_aggdec.kernels import library
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS
 from tests.unit.test_kernels import SOURCE, needs_kernels
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,8 @@ from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.gpu.largest import first_largest
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
+from fairseq_aggdec.kernels.library import Product, kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS, VARIABLE
 from fairseq_aggdec.search.beam.tables import best_tokens, by_operators
 from tests.support import ACTIVATED, make_model, make_task
 
@@ -288,7 +289,7 @@ def test_a_checkout_uses_the_kernels_of_the_installed_package(
 
 @needs_kernels
 @pytest.mark.usefixtures("_fresh")
-@pytest.mark.parametrize("name", ["none", "no such instructions"])
+@pytest.mark.parametrize("name", ["none", "no-cpu"])
 def test_none_where_none_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.kernels.gpu import cubins, nvrtc, operators
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, build
 
 

@@ -170,6 +170,7 @@ def copy_board(match: str, device: torch.device) -> CopyBoard:
     return (FusedCopyBoard if gpu.usable(device, copies_alike) else CopyBoard)(match, device)
 
 
+@gpu.tries("copy_block")
 def copies_alike(device: torch.device) -> bool:
     """Whether blocks of kernels are those of PyTorch's operators while outputs grow."""
     chance, size = random.Random(3), 3

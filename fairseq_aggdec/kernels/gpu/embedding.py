@@ -105,6 +105,7 @@ def embedded(
     return (fused if usable else plain)(tokens, at, tables, masks)
 
 
+@gpu.tries("embedding")
 def embeds_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether both read the same, with and without positions and mask slots, in a precision."""
     chance = torch.Generator().manual_seed(7)

@@ -26,7 +26,7 @@ def first_largest(x: Tensor) -> Tensor:
         places = x.new_empty(x.size(0), dtype=torch.int64)
         library.aggdec_largest(x.data_ptr(), *x.shape, places.data_ptr())
         return places
-    if fused(x):
+    if fused(x, finds_alike):
         places = x.new_empty(x.size(0), dtype=torch.int64)
         gpu.operators().largest(*x.shape, gpu.PRECISIONS[x.dtype], x, places)
         return places
@@ -35,15 +35,15 @@ def first_largest(x: Tensor) -> Tensor:
 
 def likeliest(x: Tensor, count: int) -> Tensor:
     """(N, V) -> (N, ``count``) int64: where each row is largest, the largest first."""
-    if count <= MOST_KEPT and fused(x):
+    if count <= MOST_KEPT and fused(x, ranks_alike):
         return candidates(x, count)[1]
     return x.topk(count).indices
 
 
-def fused(x: Tensor) -> bool:
-    """Whether the kernels of a GPU find the largest numbers of each row."""
+def fused(x: Tensor, agree: gpu.Probe) -> bool:
+    """Whether kernels of a GPU, which ``agree`` tries, find the largest numbers of each row."""
     known = x.dtype in gpu.PRECISIONS and x.is_contiguous() and x.numel() > 0
-    return known and gpu.usable(x.device, finds_alike)
+    return known and gpu.usable(x.device, agree)
 
 
 def candidates(
@@ -76,19 +76,30 @@ def candidates(
     return values, tokens, ends
 
 
+@gpu.tries("largest")
 def finds_alike(device: torch.device) -> bool:
-    """Whether the kernels find what PyTorch's operators find, in every precision."""
-    chance = torch.Generator().manual_seed(7)
+    """Whether the kernel finds what PyTorch's operators find, in every precision."""
     for dtype in gpu.PRECISIONS:
-        # Rows that begin anywhere, of several parts, without equal numbers among the largest; but two are the largest.
-        x = torch.randn(3, 2 * gpu.PART + 5, generator=chance).clamp_(max=1.0)
-        likely = torch.rand(x.shape, generator=chance).topk(8).indices
-        x = x.scatter_(1, likely, torch.arange(2.0, 10.0).expand(3, 8)).to(device, dtype)
-        if not torch.equal(candidates(x, 8)[1].cpu(), likely.flip(1)):
-            return False
-        x[:, -1] = 9.0
-        places = x.new_empty(3, dtype=torch.int64)
+        x, likely = _logits(device, dtype)
+        x[:, -1] = 9.0  # as large as the largest
+        places = x.new_empty(len(x), dtype=torch.int64)
         gpu.operators().largest(*x.shape, gpu.PRECISIONS[dtype], x, places)
-        if not torch.equal(places.cpu(), likely[:, 7]):
+        if not torch.equal(places.cpu(), likely[:, 0]):
             return False
     return True
+
+
+@gpu.tries("leaders", "best")
+def ranks_alike(device: torch.device) -> bool:
+    """Whether the kernels rank as PyTorch's operators do, in every precision."""
+    found = (_logits(device, dtype) for dtype in gpu.PRECISIONS)
+    return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in found)
+
+
+def _logits(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows that begin anywhere, of several parts, and their eight likeliest tokens."""
+    chance = torch.Generator().manual_seed(7)
+    x = torch.randn(3, 2 * gpu.PART + 5, generator=chance).clamp_(max=1.0)
+    likely = torch.rand(x.shape, generator=chance).topk(8).indices
+    x = x.scatter_(1, likely, torch.arange(9.0, 1.0, -1.0).expand(3, 8))
+    return x.to(device, dtype), likely

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS as PRECISIONS
 from fairseq_aggdec.kernels.gpu.arguments import Signature, words
 from fairseq_aggdec.kernels.gpu.nvrtc import Module, compiling
-from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.kernels.switches import GPU, VARIABLE, switches
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def _options(source: str, precision: int | None) -> list[str]:
 
 def compile_ahead(device: torch.device, dtype: torch.dtype) -> None:
     """Begins to compile what every loop on a GPU launches, side by side, for models in a precision."""
-    if os.environ.get(VARIABLE) != "none" and ready(device) and dtype in PRECISIONS:
+    if GPU not in switches().off and ready(device) and dtype in PRECISIONS:
         for source in EVERY_LOOP:
             compiling(device, source, *_options(source, PRECISIONS[dtype]))
 
@@ -185,48 +185,79 @@ def ready(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def usable(device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype) -> bool:
+Probe = Callable[..., bool]
+# What tries kernels, before they are used -> their names. They are used together or not at all.
+PROBES: dict[Probe, tuple[str, ...]] = {}
+
+
+def tries(*names: str) -> Callable[[Probe], Probe]:
+    """Marks a function that tries these kernels on a device (and, where they are compiled for one, in a precision), and
+    says whether they give what PyTorch's operators give."""
+
+    def mark(agree: Probe) -> Probe:
+        PROBES[agree] = names
+        return agree
+
+    return mark
+
+
+def usable(device: torch.device, agree: Probe, *dtype: torch.dtype) -> bool:
     """Whether the kernels run on a device; arguments as for :func:`against`."""
     return against(device, agree, *dtype) is None
 
 
-def against(device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype) -> str | None:
+def against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
     """Why PyTorch's operators run in place of the kernels, None where the kernels do.
 
     Args:
         device: any.
-        agree: tries kernels there, once, and says whether they give what PyTorch's operators give.
+        agree: tries the kernels there, once.
         dtype: where they are compiled for one precision.
     """
-    if os.environ.get(VARIABLE) == "none":
-        return f"{VARIABLE}=none"
-    return tried_against(device, agree, *dtype)
+    off = switches().off
+    if off and (GPU in off or not off.isdisjoint(PROBES.get(agree, ()))):
+        return f"{VARIABLE}={os.environ[VARIABLE]}"
+    key = device, agree, *dtype
+    if key not in _tried:
+        _tried[key] = _against(device, agree, *dtype)
+    return _tried[key]
 
 
-def _check_device(device: torch.device, error: Exception) -> None:
+_tried: dict[tuple[Any, ...], str | None] = {}
+NO_MEMORY = "there was too little memory to try them"
+
+
+def try_again(everything: bool = False) -> None:
+    """Forgets what could not be tried for want of memory, which another batch may leave; or all that was tried."""
+    for key in [key for key, found in list(_tried.items()) if everything or found == NO_MEMORY]:
+        _tried.pop(key, None)
+
+
+def _check_device(device: torch.device, agree: Probe, error: Exception) -> None:
     """A kernel that reads where it must not ends what PyTorch can do on the GPU: whoever goes on fails elsewhere."""
     try:
         torch.zeros(1, device=device).item()
     except RuntimeError:
-        text = (
-            f"a fused kernel has failed on {device} ({error}): set {VARIABLE}=none, and start again"
-        )
-        raise RuntimeError(text) from error
+        names = PROBES.get(agree, (GPU,))
+        text = f"a fused kernel ({', '.join(names)}) has failed on {device} ({error}): set"
+        raise RuntimeError(f"{text} {VARIABLE}=no-{names[0]}, and start again") from error
 
 
-@functools.cache
-def tried_against(
-    device: torch.device, agree: Callable[..., bool], *dtype: torch.dtype
-) -> str | None:
+def _against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
+    names = ", ".join(PROBES.get(agree, ("fused kernels",)))
     try:
         if not ready(device):
             return "they are for a GPU"
         with torch.inference_mode():
             if agree(device, *dtype):
                 return None
+    except torch.OutOfMemoryError:
+        return NO_MEMORY
     except (OSError, RuntimeError) as error:
-        _check_device(device, error)
-        logger.info("no fused kernels on %s: %s", device, error)
+        _check_device(device, agree, error)
+        # Said once of all kernels that end alike: without a compiler that is each of them.
+        level = logging.INFO if str(error) in _tried.values() else logging.WARNING
+        logger.log(level, "PyTorch's operators in place of %s on %s: %s", names, device, error)
         return str(error)
-    logger.warning("fused kernels differ from PyTorch's operators on %s: not used", device)
+    logger.warning("%s differ from PyTorch's operators on %s: not used", names, device)
     return "they differ from PyTorch's operators"

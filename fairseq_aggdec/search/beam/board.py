@@ -323,6 +323,7 @@ def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor
     return (FusedBoard if fused else BeamBoard)(room, options, prefix, like)
 
 
+@gpu.tries("beam_step", "leaders", "best")
 def chooses_alike(device: torch.device) -> bool:
     """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
     chance = torch.Generator().manual_seed(7)

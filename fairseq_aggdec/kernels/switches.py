@@ -1,0 +1,57 @@
+"""Which kernels may run: the words of ``FAIRSEQ_AGGDEC_KERNELS``, with commas between them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import NamedTuple
+
+VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"
+# What a CPU's library may be compiled for, by the number that its function aggdec_instructions() gives.
+INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
+NONE, CPU, GPU = "none", "cpu", "gpu"
+# The kernels of a GPU.
+GPU_KERNELS = (
+    *("begin", "slots", "embedding", "hear", "follow", "copy_block", "ban", "look", "judge"),
+    *("largest", "leaders", "best", "beam_step", "attend", "attend_slots", "product"),
+    "layer_norm",
+)
+
+
+class Switches(NamedTuple):
+    """What may run.
+
+    Attributes:
+        best: no library for a CPU that is better than the one for these instructions.
+        off: ``cpu`` (its library), ``gpu`` (all kernels of a GPU), and names of a GPU's kernels.
+    """
+
+    best: str
+    off: frozenset[str]
+
+
+def switches() -> Switches:
+    """As the environment says now.
+
+    Raises:
+        ValueError: it has a word that nothing is known by.
+    """
+    return _switches(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache  # asked before every launch
+def _switches(words: str) -> Switches:
+    best, off = INSTRUCTIONS[-1], set()
+    for word in words.replace(" ", "").split(","):
+        if word in INSTRUCTIONS:
+            best = word
+        elif word == NONE:
+            off |= {CPU, GPU}
+        elif word.removeprefix("no-") in {CPU, GPU, *GPU_KERNELS} and word.startswith("no-"):
+            off.add(word.removeprefix("no-"))
+        elif word:
+            names = ", ".join(f"no-{name}" for name in (CPU, GPU, *GPU_KERNELS))
+            raise ValueError(
+                f"{VARIABLE}: '{word}' is none of {', '.join(INSTRUCTIONS)}, {NONE}, {names}"
+            )
+    return Switches(best, frozenset(off))
