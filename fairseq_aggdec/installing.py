@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from importlib.util import find_spec
 
 PACKAGE = "fairseq_aggdec"
 # Name for import -> name for installation, where they differ or an import means another package.
@@ -16,14 +17,18 @@ DISTRIBUTIONS = {
     "jinja2": "jinja2",
     "matplotlib": "matplotlib",
     "optimum": "optimum-onnx",
+    "prometheus_client": "prometheus_client",
+    "python_multipart": "python-multipart",
     "ray": "ray",
     "rouge_score": "rouge-score",
     "sacremoses": "sacremoses",
     "safetensors": "safetensors",
     "skimage": "scikit-image",
+    "starlette": "starlette",
     "submitit": "submitit",
     "transformers": "transformers",
     "ua_gec": "ua-gec",
+    "uvicorn": "uvicorn",
     "zstandard": "zstandard",
 }
 
@@ -32,6 +37,16 @@ def advice(*modules: str) -> str:
     """The command that installs the packages of some modules, in versions that fit."""
     names = (requirement(DISTRIBUTIONS[module]) for module in modules)
     return "pip install " + " ".join(f"'{name}'" for name in names)
+
+
+def need(whose: str, extra: str, *modules: str) -> None:
+    """Ends with a sentence where some of the modules are missing; ``extra``: that of ``setup.py`` that has them."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        names = ", ".join(DISTRIBUTIONS[module] for module in missing)
+        raise SystemExit(
+            f"error: {whose} needs {names}, of the extra `{extra}`: {advice(*missing)}"
+        )
 
 
 def requirement(distribution: str) -> str:

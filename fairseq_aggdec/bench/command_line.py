@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.engines import ASSISTED, ENGINES
@@ -78,6 +79,8 @@ def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
+    if args.output and not args.memory:
+        installing.need("--output", "report", "matplotlib")
     _check_names(args, found)
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")

@@ -15,11 +15,11 @@ import ast
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec
+from fairseq_aggdec import installing
 from fairseq_aggdec.cli import number, tool_parser
 
 # Arguments of from_pretrained that the command line has under these names.
@@ -27,13 +27,7 @@ OWN = {name: f"--{name}" for name in ("beam", "decoding", "device")} | {
     "path": "MODEL",
     "data": "DATA",
 }
-NEEDED = {
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "prometheus_client": "prometheus_client",
-    "python_multipart": "python-multipart",
-    "jinja2": "jinja2",
-}
+NEEDED = ("starlette", "uvicorn", "prometheus_client", "python_multipart", "jinja2")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -122,11 +116,7 @@ def read_keys(path: Path | None) -> list[str]:
 def main(given: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(sys.argv[1:] if given is None else given)
     keys = read_keys(args.api_key_file)
-    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise SystemExit(
-            f"error: aggdec serve needs more packages: pip install {' '.join(missing)}"
-        )
+    installing.need("aggdec serve", "serve", *NEEDED)
     from fairseq_aggdec.serve.app import Service
     from fairseq_aggdec.serve.limits import ServiceSettings
     from fairseq_aggdec.serve.running import run

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import (
     Session,
     generation_parser,
@@ -29,7 +30,7 @@ from fairseq_aggdec.bench import systems, table
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import measure
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import beam_trace, choosing, redraw, report, trace
+from fairseq_aggdec.report import beam_trace, choosing, report, trace
 from fairseq_aggdec.report.report import Page
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
@@ -188,15 +189,17 @@ def finish(session: Session, method: str, batches: list[dict[str, Any]], page: P
     data, models = session.cfg.task.data, session.cfg.common_eval.path
     threads = torch.get_num_threads()
     page.context = (
-        f"Model {redraw.near(models)}; {args.gen_subset} set of {redraw.near(data)}; "
-        f"{redraw.count(len(batches), 'sentences')}, one at a time (batch size 1); "
-        f"{redraw.count(threads, 'threads')}; {session.precision}."
+        f"Model {machine.near(models)}; {args.gen_subset} set of {machine.near(data)}; "
+        f"{machine.count(len(batches), 'sentences')}, one at a time (batch size 1); "
+        f"{machine.count(threads, 'threads')}; {session.precision}."
     )
 
 
 @results.refusals()
 def main(given: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if given is None else given
+    if not {"-h", "--help"} & {*arguments}:
+        installing.need("aggdec trace", "report", "jinja2")
     session = Session(build_parser(), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
     refuse_beam_of_greedy(args, method)

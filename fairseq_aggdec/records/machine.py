@@ -9,7 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
 
@@ -46,6 +46,17 @@ def sentence(machine: dict[str, object]) -> str:
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}; "
         f"Python {machine['python']}, {packages}; commit {made_by}"
     )
+
+
+def count(number: object, name: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    name = name.replace("_", " ")
+    return f"{number} {name.removesuffix('s') if number == 1 else name}"
+
+
+def near(path: str) -> str:
+    """The end of a path, which says what it is."""
+    return str(PurePath(*PurePath(path).parts[-2:]))
 
 
 def _processor() -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
-
-import jinja2
+from typing import Any
 
 from fairseq_aggdec.report.colours import variables
 
 
 @cache
-def templates() -> jinja2.Environment:
-    """All text that goes into a page is escaped; a name that a template lacks is an error."""
+def templates() -> Any:
+    """Jinja's environment: all text that goes into a page is escaped; a name that a template lacks is an error."""
+    import jinja2  # of the extras `report` and `serve`
+
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -20,3 +22,10 @@ def templates() -> jinja2.Environment:
     )
     made.globals |= {"light": variables(dark=False), "dark": variables(dark=True)}
     return made
+
+
+def renamed(text: str, prefix: str) -> str:
+    """The same drawing with ``prefix`` before all ids and what refers to them."""
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'(labelledby=")([\w-]+) ([\w-]+)', rf"\1{prefix}-\2 {prefix}-\3", text)
+    return re.sub(r'(url\(|href="|css">|[{}])#(?=[\w-])', rf"\1#{prefix}-", text)

@@ -6,11 +6,12 @@ import itertools
 import shlex
 import statistics
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.records import results
+from fairseq_aggdec.records.machine import count, near
 from fairseq_aggdec.report import plots
 from fairseq_aggdec.report.svg import Label
 
@@ -42,12 +43,6 @@ def label(record: Record, shown: str = "", **context: object) -> Label:
     return whole.of(shown) if title and shown not in title else whole
 
 
-def count(number: object, name: str) -> str:
-    """``1 thread``, ``2 threads``."""
-    name = name.replace("_", " ")
-    return f"{number} {name.removesuffix('s') if number == 1 else name}"
-
-
 def origin(record: Record) -> list[str]:
     """Model, data set and precision of a result, as far as its command names them."""
     words = shlex.split(str(record["command"]))[2:]
@@ -62,11 +57,6 @@ def origin(record: Record) -> list[str]:
         found.append(f"{subset} set of {near(words[0])}")
     precision = str(record.get("precision", ""))
     return [*found, precision] if precision and precision not in str(record.get("title")) else found
-
-
-def near(path: str) -> str:
-    """The end of a path, which says what it is."""
-    return str(PurePath(*PurePath(path).parts[-2:]))
 
 
 def on(here: Mapping[str, Any]) -> str:

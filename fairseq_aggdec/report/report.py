@@ -9,8 +9,7 @@ from pathlib import Path
 from fairseq_aggdec.bench import table
 from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import svg
-from fairseq_aggdec.report.pages import templates
+from fairseq_aggdec.report.pages import renamed, templates
 from fairseq_aggdec.report.trace import Trace, block, legend
 
 LEAST = 0.001  # share of the time that is shown
@@ -72,5 +71,5 @@ def inlined(plots: Mapping[str, Path]) -> dict[str, str]:
     found = {}
     for number, (heading, plot) in enumerate(plots.items(), start=1):
         text = plot.read_text(encoding="utf-8")
-        found[heading] = svg.renamed(text[text.index("<svg") :], f"plot-{number}")
+        found[heading] = renamed(text[text.index("<svg") :], f"plot-{number}")
     return found

@@ -24,6 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fairseq_aggdec.records import results
 from fairseq_aggdec.report.colours import COLOURS, SERIES, light
+from fairseq_aggdec.report.pages import renamed
 
 WIDTH, HEIGHT = 7.2, 3.6  # inches; 72 points each
 MARKERS = "os^Dv*"
@@ -155,13 +156,6 @@ def dress(text: str, label: Label, prefix: str) -> str:
         f'<desc id="{prefix}-about">{escape(about, quote=False)}</desc>\n'
         f"<style>{night(prefix)}</style>{rest}"
     )
-
-
-def renamed(text: str, prefix: str) -> str:
-    """The same drawing with ``prefix`` before all ids and what refers to them."""
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(labelledby=")([\w-]+) ([\w-]+)', rf"\1{prefix}-\2 {prefix}-\3", text)
-    return re.sub(r'(url\(|href="|css">|[{}])#(?=[\w-])', rf"\1#{prefix}-", text)
 
 
 def night(prefix: str) -> str:

@@ -69,6 +69,18 @@ OTHERS = ("lattice", "search.interleaved", "drafters.nar", "drafters.trees")
 OTHERS += ("search.ahead", "report", "api", "bench", "cli")
 
 
+def test_help_needs_no_extra() -> None:
+    run(
+        "import sys\n"
+        "for name in ('matplotlib', 'jinja2', 'uvicorn', 'starlette'): sys.modules[name] = None\n"
+        "from fairseq_aggdec.cli import main\n"
+        "for tool in ('trace', 'bench', 'serve'):\n"
+        "    try: status = main.run_tool(tool, ['--help'])\n"
+        "    except SystemExit as end: status = end.code\n"
+        "    assert not status, tool"
+    )
+
+
 def test_decoding_loads_nothing_of_other_methods() -> None:
     run(
         "import sys; from fairseq_aggdec import registration; from fairseq_aggdec.methods.table import method_of\n"

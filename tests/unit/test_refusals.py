@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import after_fairseq, installing
-from fairseq_aggdec.cli import main, refusals
+from fairseq_aggdec.cli import bench, main, refusals, serve, trace
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
 
@@ -168,6 +169,44 @@ def test_advice_names_packages_of_our_own_requirements() -> None:
 def test_advice_without_metadata_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "PACKAGE", "no-such-distribution")
     assert installing.advice("PIL", "ua_gec") == "pip install 'pillow' 'ua-gec'"
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "missing", "says"),
+    [
+        (
+            serve.main,
+            ["m.pt", "data"],
+            "uvicorn",
+            "aggdec serve needs uvicorn, of the extra `serve`",
+        ),
+        (
+            trace.main,
+            ["data", "--path", "m.pt"],
+            "jinja2",
+            "aggdec trace needs jinja2, of the extra `report`",
+        ),
+        (
+            bench.main,
+            ["data", "--path", "m.pt", "--output", "new"],
+            "matplotlib",
+            "--output needs matplotlib, of the extra",
+        ),
+    ],
+    ids=["serve", "trace", "bench"],
+)
+def test_a_package_that_is_missing_is_named_before_the_work(
+    main: Callable[[list[str]], object],
+    arguments: list[str],
+    missing: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(installing, "find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(SystemExit, match=f"{says}.*: pip install '{missing}"):
+        main(arguments)
 
 
 def test_nobody_is_told_to_install_the_project_from_an_index() -> None:

@@ -29,12 +29,6 @@ def test_refusals_of_the_command(
         serve.main(["none.pt", ".", *arguments])
 
 
-def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(SystemExit, match="needs more packages: pip install uvicorn"):
-        serve.main(["model.pt", "data"])
-
-
 def test_options_of_the_command() -> None:
     given = ["max_len_b=200", "spm=a=b.model", "int8=True"]
     assert serve.options(given) == {"max_len_b": 200, "spm": "a=b.model", "int8": True}
