@@ -3,6 +3,7 @@
 #
 #   scripts/gpu_speed.sh --out FOLDER --seconds N               how fast every method is, beside stock and rivals
 #   scripts/gpu_speed.sh --out FOLDER --seconds N --profile checks    every method against stock, audits, counts, tests
+#   scripts/gpu_speed.sh --out FOLDER --seconds N --profile papers    interleaved models, lattices, heads, memory: untrained
 #   scripts/gpu_speed.sh --out FOLDER --wheels FOLDER           with the machine's own Python 3.11 or 3.12 and PyTorch; no
 #                                                               index, no network (scripts/gpu_wheels.sh fills FOLDER)
 #   scripts/gpu_speed.sh --out FOLDER --rehearse                all of it, tiny, without a GPU

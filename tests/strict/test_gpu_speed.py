@@ -58,6 +58,26 @@ def test_rehearsal_of_speed(device: torch.device, tmp_path: Path) -> None:
     assert all(row["graphs, ms"] and row["no graphs, ms"] for row in found["graphs"]["rows"])
 
 
+def test_rehearsal_of_papers(device: torch.device, tmp_path: Path) -> None:
+    if device.type == "cuda":
+        pytest.skip("a rehearsal is for machines without a GPU")
+    found = rehearsed(tmp_path / "out", "papers")
+    steps = {
+        row["system"]: row["tokens / iteration"]
+        for stage in list(found.values())[:3]
+        for row in stage["rows"]
+        if row["batch"] == 1
+    }
+    assert steps["(1, 1), beam 4"] == 1 and steps["(2, 2), beam 4"] > steps["(2, 1), beam 4"] > 1.8
+    assert steps["scorer of 1, N = 64"] == 25
+    assert steps["k = 10, 6 tokens an iteration"] == 5  # replayed: 1, then 6, 6, 6, 6
+    # Heads are lossless; models of the other stages are others.
+    assert all(row["other than first"] == 0 for row in found["block heads"]["rows"])
+    assert {"GAD", "GAD++", "fairseq beam 5"} <= {
+        row["system"] for row in found["memory at base size"]["rows"]
+    }
+
+
 def made_up(folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch, **stages: Any) -> Plan:
     """A plan of a profile that has these stages only, each of the weight 1."""
     made = {name: Stage(rows, 1) for name, rows in stages.items()}

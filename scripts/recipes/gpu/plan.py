@@ -61,9 +61,9 @@ class Plan:
             first.setdefault(case.decoding, case)
         return list(first.values() if self.rehearse else cases)
 
-    def sentences(self, batch_size: int) -> int:
+    def sentences(self, batch_size: int, least: int = 12) -> int:
         """How many are timed in batches of a size."""
-        return 4 if self.rehearse else max(12, batch_size)
+        return 4 if self.rehearse else max(least, batch_size)
 
     @contextmanager
     def device(self) -> Iterator[torch.device]:

@@ -2,6 +2,7 @@
 
     bash scripts/gpu_speed.sh --out FOLDER --seconds 540                     how fast: the profile "speed"
     bash scripts/gpu_speed.sh --out FOLDER --seconds 540 --profile checks    is it right: the profile "checks"
+    bash scripts/gpu_speed.sh --out FOLDER --seconds 240 --profile papers    the papers' methods at base size, untrained
     bash scripts/gpu_speed.sh --out FOLDER --rehearse                        all of it, tiny, without a GPU
 
 One worker process runs the stages of a profile, the most valuable first. Each may use its share of the time that is
@@ -29,10 +30,14 @@ from typing import Any, TextIO
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
 from fairseq_aggdec.records.results import cell, check_place, refusals, write_table
-from scripts.recipes.gpu import checks, speed
+from scripts.recipes.gpu import checks, papers, speed
 from scripts.recipes.gpu.plan import Plan, Row, Stage
 
-PROFILES: Mapping[str, Mapping[str, Stage]] = {"speed": speed.STAGES, "checks": checks.STAGES}
+PROFILES: Mapping[str, Mapping[str, Stage]] = {
+    "speed": speed.STAGES,
+    "checks": checks.STAGES,
+    "papers": papers.STAGES,
+}
 SECONDS = 540.0
 GRACE = 20.0  # seconds that a stage may go on after its time, for the row that it is at
 # The worker is forked from a process that has imported everything and never touches CUDA, which cannot be forked.

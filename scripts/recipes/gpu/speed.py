@@ -124,19 +124,22 @@ class Base:
         return self.heads if name == "blockwise" else self.drafter
 
 
-def record(index: int, alone: bool = False) -> Record:
+def record(
+    index: int, alone: bool = False, drafts: int = DRAFTED, standing: int = STANDING
+) -> Record:
     """Source and output of the same length, every draft as right as every other.
 
     Args:
         index: of the sentence.
         alone: nothing is drafted at first: heads read what the verifier read before.
+        drafts, standing: tokens of a draft, and how many of them are right.
     """
     iterations, left = [], LENGTH + 1
     if alone:
         iterations, left = [Iteration([], [0], 0, [0])], left - 1
     while left:
-        gained = min(STANDING + 1, left)
-        drafted = [0] * min(DRAFTED, left - 1)
+        gained = min(standing + 1, left)
+        drafted = [0] * min(drafts, left - 1)
         iterations.append(Iteration(drafted, [0] * (len(drafted) + 1), gained - 1, [0] * gained))
         left -= gained
     return Record(index, [*range(4, 4 + LENGTH), 2], iterations)
