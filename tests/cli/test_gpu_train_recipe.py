@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ def test_pair(prepared: Path, tmp_path: Path) -> None:
     weights = load_checkpoint(str(tmp_path / "work" / "base" / "checkpoint_last.pt"))
     assert {x.dtype for x in weights["model"].values()} == {torch.bfloat16}
     assert weights["last_optimizer_state"] is None
-    assert record["files"] == [f"{name}-fp16.pt" for name in ("base", "chain", "heads", "paper")]
+    assert sorted(record["files"]) == [
+        f"{name}-fp16.pt" for name in ("base", "chain", "heads", "paper")
+    ]
     parts = list((tmp_path / "work" / "raw-data").glob("train*.de-en.de.bin"))
     assert len(parts) == 2 and all(part.is_symlink() for part in parts)
     again = rehearse(prepared, tmp_path, "pair")["results"]
@@ -114,6 +117,39 @@ def fake_base(plan: Plan) -> None:
     checkpoint.parent.mkdir()
     languages = "--source-lang=de", "--target-lang=en"
     random_models.write_checkpoint(checkpoint, plan.data, "transformer", *tiny, *languages)
+
+
+def test_large_models_come_back_in_parts(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest model first, as much as a run may bring; the next run brings the rest, and nothing twice."""
+    plan = plan_of(prepared, tmp_path / "work")
+    plan.work.mkdir()
+    fake_base(plan)
+    plan.folder("small").mkdir()
+    torch.save({"model": {"weight": torch.ones(9)}}, plan.checkpoint("small"))
+    monkeypatch.setattr(train, "load_checkpoint", lambda path: torch.load(path, weights_only=False))
+    wholes = {file.name.partition("-")[0]: file for file in train.halves(plan)}
+    size = wholes["base"].stat().st_size
+    assert wholes["small"].stat().st_size < size // 3
+    monkeypatch.setattr(train, "PART", size // 3)
+    monkeypatch.setattr(train, "ROOM", size)
+    monkeypatch.setattr(train, "FILES", 3)
+    parts = [f"base-fp16.pt.{number:02}" for number in range(-(-size // (size // 3)))]
+    out = [tmp_path / str(run) for run in range(3)]
+    for folder in out:
+        folder.mkdir()
+    first = ["small-fp16.pt", *parts[:2]]
+    assert train.bring_back(plan, out[0]) == (first, parts[2:])
+    assert train.bring_back(plan, out[1]) == (parts[2:], [])
+    assert train.bring_back(plan, out[2]) == ([], []) and not list(out[2].iterdir())
+    joined = b"".join((out[place > 1] / part).read_bytes() for place, part in enumerate(parts))
+    assert joined == wholes["base"].read_bytes()
+    # A model that has been trained on comes back anew.
+    torch.save({"model": {"weight": torch.zeros(9)}}, plan.checkpoint("small"))
+    later = wholes["small"].stat().st_mtime + 9
+    os.utime(plan.checkpoint("small"), (later, later))
+    assert train.bring_back(plan, out[2]) == (["small-fp16.pt"], [])
 
 
 @pytest.mark.parametrize("what", stages.WHAT)

@@ -5,19 +5,22 @@
 
 A stage is one process, or several side by side. Trainings stop when the stage's share of the seconds is over; a
 process that goes on is ended. Rows are kept as they come, in FOLDER/gpu-train-WHAT.json and .md. The same command goes
-on where it was: what is whole in --work is kept. Small models come back in half precision, in FOLDER.
+on where it was: what is whole in --work is kept. Models come back in half precision, in FOLDER, the smallest first;
+large ones in parts (cat NAME-fp16.pt.* > NAME-fp16.pt). What finds no room there comes with the next run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +38,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PREPARED = Path("work/gpu-train/prepared")
 # Seconds of a training stage that fairseq needs to start and to write its checkpoint.
 AROUND = 25.0
-LARGEST = 15 << 20  # bytes of a checkpoint that comes back
+# What comes back from a lent machine, beside the rows: bytes of a file, bytes and files of one run.
+PART, ROOM, FILES = 15 << 20, 60 << 20, 6
 SIZE_OF = {"pair": "base"}  # others: small
 DONE = "done"
 LINES = 3  # of a log that say why a job failed
@@ -139,18 +143,41 @@ def halved(path: Path, place: Path, dtype: torch.dtype) -> None:
     write(place, lambda partial: torch.save(state, partial))
 
 
-def bring_back(plan: Plan, names: Sequence[str], out: Path) -> list[str]:
-    """Copies the models that are small enough in half precision; their files."""
-    found = []
-    for name in names:
-        path, place = plan.checkpoint(name), out / f"{name}-fp16.pt"
-        if path.exists():
-            halved(path, place, torch.float16)
-            if place.stat().st_size > LARGEST:
-                place.unlink()
-            else:
-                found.append(place.name)
-    return found
+def bring_back(plan: Plan, out: Path) -> tuple[list[str], list[str]]:
+    """Copies the models in half precision, in parts that may come back, the smallest model first.
+
+    A file in the folder of checkpoints says which parts a former run has brought of the same models.
+
+    Returns:
+        the parts that are brought now, and those that are left for the next run.
+    """
+    said = plan.work / "brought.json"
+    before = json.loads(said.read_text()) if said.exists() else {}
+    brought, waiting, room = {}, [], ROOM
+    for whole in sorted(halves(plan), key=lambda file: (file.stat().st_size, file.name)):
+        data = whole.read_bytes()
+        digest, count = hashlib.sha256(data).hexdigest(), -(-len(data) // PART)
+        for number in range(count):
+            file = whole.name if count == 1 else f"{whole.name}.{number:02}"
+            if before.get(file) == digest:
+                continue
+            part = data[number * PART : (number + 1) * PART]
+            if len(brought) == FILES or len(part) > room:
+                waiting.append(file)
+                continue
+            (out / file).write_bytes(part)
+            brought[file], room = digest, room - len(part)
+    said.write_text(json.dumps(before | brought))
+    return list(brought), waiting
+
+
+def halves(plan: Plan) -> Iterator[Path]:
+    """A file in half precision of each model that is trained."""
+    for path in plan.work.glob("*/checkpoint_last.pt"):
+        whole = plan.work / f"{path.parent.name}-fp16.pt"
+        if not whole.exists() or whole.stat().st_mtime < path.stat().st_mtime:
+            halved(path, whole, torch.float16)
+        yield whole
 
 
 # -- tables
@@ -256,8 +283,7 @@ def run(args: argparse.Namespace, arguments: Sequence[str], plan: Plan, clock: C
         found[stage.name] = run_stage(stage, plan, seconds)
         print(f"{stage.name}: {found[stage.name]['state']}, {clock.left:.0f} s left", flush=True)
         keep()
-    names = [path.parent.name for path in plan.work.glob("*/checkpoint_last.pt")]
-    extra["files"] = bring_back(plan, sorted(names), args.out)
+    extra["files"], extra["files of the next run"] = bring_back(plan, args.out)
     keep()
     return int(any(one["state"] not in (DONE, "kept") for one in found.values()))
 
