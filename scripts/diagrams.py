@@ -9,16 +9,16 @@ others explain a method with made-up sentences. Text stays text, and colours fol
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from pathlib import Path
 
+from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.records.results import write_text
 from fairseq_aggdec.report.colours import COLOURS
+from scripts.recipes.papers_page import looked_up
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "results"
 ASSETS = ROOT / "docs" / "assets"
 SHIPPED = ROOT / "checkpoints" / "ua_gec"
 SENTENCE = '" Я не є доктор " - сказав я : " Чому вам не піти до лікаря ? " .'
@@ -36,7 +36,11 @@ FILLS = {
     "three": "series-3",
     "four": "series-4",
 }
-TASKS = {"ua_gec": "Error correction", "multi30k": "Translation"}
+# Panel -> its heading, and the section of a result file.
+TASKS = {
+    "ua_gec": ("Error correction", "rivals-amd.md#rivals-ua_gec"),
+    "multi30k": ("Translation", "rivals-amd.md#rivals-multi30k"),
+}
 BATCHES = (1, 8, 32, 128)
 # System of the result file, its label, class, whether its line is dashed.
 SYSTEMS = (
@@ -266,22 +270,14 @@ def lattice() -> str:
 
 
 def speedup(task: str, system: str, batch: int) -> float:
-    """Stock fairseq's seconds per sentence divided by a system's, beam 5, one thread.
+    """Stock fairseq's seconds per sentence divided by a system's, beam 5, one thread."""
+    place = TASKS[task][1]
 
-    Raises:
-        ValueError: the result file has no such row, or several.
-    """
-    rows = json.loads((RESULTS / f"rivals-{task}.json").read_text(encoding="utf-8"))["results"]
+    def milliseconds(name: str) -> float:
+        title = f"batch {batch}, 1 thread"
+        return float(looked_up(f"results/{place}", title, label(name), "ms / sentence", place))
 
-    def seconds(name: str) -> float:
-        (row,) = (
-            row
-            for row in rows
-            if (row["system"], row["batch_size"], row["threads"]) == (name, batch, 1)
-        )
-        return float(row["seconds"]) / int(row["sentences"])
-
-    return seconds(STOCK) / seconds(system)
+    return milliseconds(STOCK) / milliseconds(system)
 
 
 def speed_panel(task: str, left: float) -> Iterator[str]:
@@ -291,7 +287,7 @@ def speed_panel(task: str, left: float) -> Iterator[str]:
     def place(number: int, value: float) -> tuple[float, float]:
         return left + 30 + step * number, bottom - (bottom - top) * value / most
 
-    yield text(left, 28, TASKS[task], "ink bold")
+    yield text(left, 28, TASKS[task][0], "ink bold")
     for value in (1, 5, 10, 15):
         _, y = place(0, value)
         yield line(left + 24, y, left + 30 + step * 3 + 8, y, "grid")
@@ -316,10 +312,10 @@ def speed() -> str:
     parts = [
         part for number, task in enumerate(TASKS) for part in speed_panel(task, 20 + 380 * number)
     ]
-    for number, (_, label, kind, dashed) in enumerate(SYSTEMS):
+    for number, (_, words, kind, dashed) in enumerate(SYSTEMS):
         x = 36 + 180 * number
         parts.append(line(x, 322, x + 34, 322, f"line-{kind} thick{' dashed' if dashed else ''}"))
-        parts.append(text(x + 42, 326, label, "ink small"))
+        parts.append(text(x + 42, 326, words, "ink small"))
     title = "Times as fast as stock fairseq (1), beam 5, one CPU thread, by batch size"
     parts.append(text(20, 354, title, "muted small"))
     return svg("speed", title, 760, 370, parts)

@@ -7,7 +7,7 @@ OF_DRAFTS = constants("search/draft_budget.h")
 
 # What a call of the verifier costs beside its positions (reading the weights, host work), in positions.
 # kernels: with which IAD was fastest in the compiled library, in fp32 and in 8 bits (docs/performance.md).
-# cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad-step_cost-cpu2.md).
+# cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad.md#iad-step_cost-cpu2).
 # cuda: an iteration takes as long beside its products as the products of this number of positions, for a base model:
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}

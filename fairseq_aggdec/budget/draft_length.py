@@ -23,7 +23,7 @@ LEAST_GAIN = 1.6
 # After RESTING_BATCHES batches without drafts, drafts are tried again for TRIES sentences. What was seen before then
 # counts as at most STILL_KNOWN iterations.
 RESTING_BATCHES, TRIES, STILL_KNOWN = 31, 4, 10.0
-# The tree of --draft-tree auto: in seven of the nine tables of docs/results/tree-drafts.md faster than a learned size.
+# The tree of --draft-tree auto: in seven of the nine tables of docs/results/trees.md faster than a learned size.
 AUTO_NODES = 5
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from fairseq_aggdec.bench.systems import label
+from scripts.recipes.papers_page import looked_up, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,9 +19,18 @@ LARGEST = 12 * 1024  # bytes
 LONGEST = 120  # characters of a line of text
 MOST_NUMBERS = 72
 
-RUNS = {"error correction": "rivals-ua_gec", "translation": "rivals-multi30k"}
+CORRECTION = "rivals-amd.md#rivals-ua_gec"
+TRANSLATION = "rivals-amd.md#rivals-multi30k"
+BASE = "rivals-multi30k-base.md"
+PAPERS = "methods-multi30k.md"
+GPU = "gpu-base-fp32.md"
+HEADS = "blockwise.md#blockwise-base-head-layers"
+RUNS = {"error correction": CORRECTION, "translation": TRANSLATION}
 # Of models without training, a file for each batch size.
-BASE_SIZE = {"1": "rivals-base-size", "128": "rivals-base-size-batches"}
+BASE_SIZE = {
+    "1": "rivals-base-size.md#rivals-base-size",
+    "128": "rivals-base-size.md#rivals-base-size-batches",
+}
 # Systems of the columns of the table of speed, beam 5.
 COLUMNS = ("beam5", "ct2-float32-beam5", "search5", "ct2-int8-beam5", "search5-int8")
 # Numbers that no command measured: settings, versions, licences, limits.
@@ -44,19 +53,14 @@ GIVEN = {
 }
 
 
-@cache
-def result(name: str) -> Any:
-    return json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+def cell(name: str, system: str, batch: int, column: str) -> str:
+    """Of a table of a benchmark, one thread; ``name``: file below docs/results, with ``#section`` or not."""
+    return looked_up(f"results/{name}", f"batch {batch}, 1 thread", label(system), column, name)
 
 
 def milliseconds(name: str, system: str, batch: int) -> float:
-    """Per sentence, one thread, of a row of a benchmark or of a comparison."""
-    (row,) = (
-        row
-        for row in result(name)["results"]
-        if (row["system"], row["batch_size"], row["threads"]) == (system, batch, 1)
-    )
-    return 1000 * row["seconds"] / row["sentences"]
+    """Per sentence."""
+    return float(cell(name, system, batch, "ms / sentence"))
 
 
 def ratio(name: str, stock: tuple[str, ...], ours: str, batch: int) -> str:
@@ -71,33 +75,39 @@ def both(name: str, stock: tuple[str, ...], ours: str) -> str:
 
 def gains() -> dict[str, str]:
     """Method -> times as fast as the fastest stock run that it equals, at batch 1 and 32."""
-    papers, rivals = "methods-multi30k", "rivals-multi30k"
 
     def stock(name: str) -> tuple[str, str]:
         return f"fairseq {name}", f"fairseq {name}, bf16"
 
     return {
-        "beam": both("rivals-ua_gec", ("beam5",), "search5"),
-        "iad": both("rivals-ua_gec", ("beam1",), "iad"),
-        "greedy": both(rivals, ("beam1",), "greedy"),
-        "blockwise": both(rivals, ("beam1",), "blockwise"),
-        "gad": both(rivals, ("beam1",), "gad"),
-        "interleaved": both(papers, stock("beam 4"), "interleaved 2x1, beam 4, bf16"),
-        "lattice": both(papers, stock("beam 5"), "lattice, N = 64, bf16"),
+        "beam": both(CORRECTION, ("beam5",), "search5"),
+        "iad": both(CORRECTION, ("beam1",), "iad"),
+        "greedy": both(TRANSLATION, ("beam1",), "greedy"),
+        "blockwise": both(TRANSLATION, ("beam1",), "blockwise"),
+        "gad": both(TRANSLATION, ("beam1",), "gad"),
+        "interleaved": both(PAPERS, stock("beam 4"), "interleaved 2x1, beam 4, bf16"),
+        "lattice": both(PAPERS, stock("beam 5"), "lattice, N = 64, bf16"),
     }
 
 
 def differing(name: str, system: str) -> int:
-    """Outputs that differ from stock's, batch 1."""
-    rows = result(name)["results"]
-    return next(row["differ"] for row in rows if (row["system"], row["batch_size"]) == (system, 1))
+    """Outputs that differ from stock's, batch 1; the cell says ``7 of 128``."""
+    return int(cell(name, system, 1, "differ from stock").split()[0])
 
 
 def bleu(name: str, system: str) -> float:
     """At batch 1."""
-    rows = result(name)["results"]
-    found = (row["quality"] for row in rows if (row["system"], row["batch_size"]) == (system, 1))
-    return float(next(found))
+    return float(cell(name, system, 1, "BLEU"))
+
+
+def compared(name: str) -> tuple[int, int]:
+    """N-best lists of an audit, and how many of them are equal."""
+    found = [rows for _, (_, rows) in tables(f"results/{name}")]
+    return tuple(sum(int(row[column]) for rows in found for row in rows) for column in (1, 2))  # type: ignore[return-value]
+
+
+def text_of_result(name: str) -> str:
+    return (ROOT / "docs" / "results" / name).read_text(encoding="utf-8")
 
 
 def pairs_of_cells(batches: Sequence[int]) -> list[tuple[float, float]]:
@@ -112,26 +122,26 @@ def pairs_of_cells(batches: Sequence[int]) -> list[tuple[float, float]]:
 
 def sentences() -> list[str]:
     """What README says of result files in words."""
-    base = "rivals-multi30k-base"
-    nbest = result("equality-beam-multi30k-de-en-test")["results"].values()
-    lists, equal = (sum(each[key] for each in nbest) for key in ("sentences", "equal"))
+    lists, equal = compared("equality.md#equality-beam-multi30k-de-en-test")
     assert lists == equal  # "in all of"
-    rounded = result("int8-quality-ua_gec-test")
-    lost = bleu("rivals-multi30k", "search5") - bleu("rivals-multi30k", "search5-int8")
-    cells = pairs_of_cells((8, 32, 128))
-    tested = {row["sentences"] for run in RUNS.values() for row in result(run)["results"]}
-    (count,) = tested
-    other, ours = (
-        differing("rivals-multi30k", system) for system in ("ct2-int8-beam5", "search5-int8")
+    rounded = re.search(
+        r"^([\d,]+) sentences.*; (\d+) \(beam 5\) and (\d+) \(IAD\) of them differ",
+        text_of_result("int8-quality.md"),
+        re.MULTILINE,
     )
+    assert rounded
+    lost = bleu(TRANSLATION, "search5") - bleu(TRANSLATION, "search5-int8")
+    cells = pairs_of_cells((8, 32, 128))
+    count = cell(TRANSLATION, "search5", 1, "differ from stock").split()[-1]
+    other, ours = (differing(TRANSLATION, system) for system in ("ct2-int8-beam5", "search5-int8"))
     return [
-        f"[{ratio(base, ('beam5',), 'search5', 1)} times](docs/results/{base}.md)",
-        f"[{ratio(base, ('beam1',), 'gad', 1)} times](docs/results/{base}.md)",
-        f"[{ratio('gpu-base-fp32', ('fairseq beam 1',), 'GAD', 1)} times](docs/gpu.md)",
+        f"[{ratio(BASE, ('beam5',), 'search5', 1)} times](docs/results/{BASE})",
+        f"[{ratio(BASE, ('beam1',), 'gad', 1)} times](docs/results/{BASE})",
+        f"[{ratio(GPU, ('fairseq beam 1',), 'GAD', 1)} times](docs/gpu.md)",
         f"faster in {sum(theirs < ours for theirs, ours in cells)} of the {len(cells)} cells for batches",
         f"[{lists:,} n-best lists](docs/results/equality.md)",
-        f"[{rounded['sentences']:,} corrections](docs/results/int8-quality-ua_gec-test.md) "
-        f"{rounded['differ']['beam5']} differ, with `iad` {rounded['differ']['iad']}.",
+        f"[{rounded[1]} corrections](docs/results/int8-quality.md#int8-quality-ua_gec-test) "
+        f"{rounded[2]} differ, with `iad` {rounded[3]}.",
         f"{count} test sentences",
         f"{ours} of these {count} translations differ from fairseq's (CTranslate2 int8: {other}), "
         f"with {lost:.1f} BLEU less",
@@ -140,18 +150,12 @@ def sentences() -> list[str]:
 
 def points(stock: str, ours: str) -> str:
     """BLEU points between two rows of the comparison of all methods, at batch 1."""
-    rows = result("methods-multi30k")["results"]
-    first, second = (
-        next(row["bleu"] for row in rows if (row["system"], row["batch_size"]) == (name, 1))
-        for name in (stock, ours)
-    )
+    first, second = (bleu(PAPERS, name) for name in (stock, ours))
     return f"{first - second:.1f}"
 
 
 def conclusions() -> dict[str, list[str]]:
     """Page of a method -> what its first paragraph says."""
-    papers = "methods-multi30k"
-    gad, heads = "rivals-multi30k-base", "blockwise-base-head-layers"
     gain = gains()
     interleaved = points("fairseq beam 4", "interleaved 2x1, beam 4, bf16")
     return {
@@ -159,22 +163,22 @@ def conclusions() -> dict[str, list[str]]:
             f"is {gain['iad'].replace(' / ', ' times as fast as stock `--beam 1` for single sentences and ')} times"
         ],
         "gad.md": [
-            f"{ratio(gad, ('beam5',), 'gad', 1)} times as fast as stock beam 5, "
-            f"{ratio(gad, ('beam1',), 'gad', 1)} times as stock `--beam 1` and "
-            f"{ratio(gad, ('greedy',), 'gad', 1)} times as our greedy",
+            f"{ratio(BASE, ('beam5',), 'gad', 1)} times as fast as stock beam 5, "
+            f"{ratio(BASE, ('beam1',), 'gad', 1)} times as stock `--beam 1` and "
+            f"{ratio(BASE, ('greedy',), 'gad', 1)} times as our greedy",
         ],
         "blockwise.md": [
-            f"{ratio(heads, ('beam5',), 'blockwise', 1)} times as fast as stock beam 5, "
-            f"{ratio(heads, ('beam1',), 'blockwise', 1)} times as stock `--beam 1`, "
-            f"{ratio(heads, ('greedy',), 'blockwise', 1)} times as our greedy",
+            f"{ratio(HEADS, ('beam5',), 'blockwise', 1)} times as fast as stock beam 5, "
+            f"{ratio(HEADS, ('beam1',), 'blockwise', 1)} times as stock `--beam 1`, "
+            f"{ratio(HEADS, ('greedy',), 'blockwise', 1)} times as our greedy",
         ],
         "interleaved.md": [
-            f"{ratio('beam-multi30k-de-en', ('beam5',), 'search5', 1)} times as fast as stock's",
+            f"{ratio('beam.md#beam-multi30k-de-en', ('beam5',), 'search5', 1)} times as fast as stock's",
             f"{gain['interleaved'].replace(' / ', ' times as fast as stock beam 4 at batch 1 and ')} times",
             f"{interleaved} BLEU points below it",
         ],
         "lattice.md": [
-            f"{ratio(papers, ('fairseq beam 5', 'fairseq beam 5, bf16'), 'lattice, N = 64, bf16', 1)} times",
+            f"{ratio(PAPERS, ('fairseq beam 5', 'fairseq beam 5, bf16'), 'lattice, N = 64, bf16', 1)} times",
             f"{points('fairseq beam 5', 'lattice, N = 64, bf16')} BLEU points below it",
         ],
     }
@@ -182,16 +186,16 @@ def conclusions() -> dict[str, list[str]]:
 
 def answers() -> list[str]:
     """Speeds that docs/results.md gives."""
-    gain, base = gains(), "rivals-multi30k-base"
+    gain = gains()
     return [
         gain["beam"],
         gain["iad"],
-        both("rivals-multi30k", ("beam5",), "search5"),
+        both(TRANSLATION, ("beam5",), "search5"),
         gain["greedy"],
-        both(base, ("beam5",), "search5"),
-        ratio(base, ("beam1",), "gad", 1),
-        ratio("blockwise-base-head-layers", ("beam1",), "blockwise", 1),
-        ratio("gpu-base-fp32", ("fairseq beam 5",), "GAD", 1),
+        both(BASE, ("beam5",), "search5"),
+        ratio(BASE, ("beam1",), "gad", 1),
+        ratio(HEADS, ("beam1",), "blockwise", 1),
+        ratio(GPU, ("fairseq beam 5",), "GAD", 1),
     ]
 
 
@@ -248,12 +252,7 @@ def test_the_table_of_parts() -> None:
 
 def test_best_hypotheses_are_those_of_stock() -> None:
     for run in RUNS.values():
-        exact = [
-            row
-            for row in result(run)["results"]
-            if row["system"] in ("search5", "greedy", "iad", "gad")
-        ]
-        assert exact and {row["differ"] for row in exact} == {0}
+        assert {differing(run, system) for system in ("search5", "greedy", "iad")} == {0}
 
 
 def test_the_table_of_methods() -> None:
