@@ -130,10 +130,12 @@ class Session:
         args: parsed arguments. cfg: the same as fairseq's configuration.
         task, models, dataset: loaded, moved to the device, in evaluation mode.
         saved: the configuration in the checkpoint.
+        warned: the options without effect with the command line's ``--decoding`` were named, or need not be.
         language_model: that of ``--lm-path``, if any.
     """
 
     language_model: Any = None
+    warned = False
 
     def __init__(
         self,
@@ -256,6 +258,8 @@ class Session:
         generation = Namespace(**dict(self.cfg.generation))
         generation.beam = beam
         chosen, self.task.cfg.decoding = self.task.cfg.decoding, decoding
+        self.task.quiet = self.warned or decoding != str(chosen)
+        self.warned = self.warned or not self.task.quiet
         self.task.counters = Counters()
         fused = {"lm_model": self.language_model, "lm_weight": generation.lm_weight}
         try:

@@ -172,6 +172,7 @@ def build(name: str, session: Session, alone: bool = False) -> System:
             (which evaluates only what the search waits for), one of :data:`ENGINES`, else a ``--decoding`` of the task.
         alone: nothing else decodes in this process.
     """
+    session.warned = True  # the options are for all systems: some have no effect with some of them
     if name in ENGINES and ENGINES[name].library == CTRANSLATE2:
         return ctranslate2_system(name, session, alone)
     if name in ENGINES:

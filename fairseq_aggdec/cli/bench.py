@@ -130,8 +130,8 @@ class Bench:
                     continue
                 batches = self.session.batches(size, args.limit)
                 tell(
-                    f"timing batch {size}, {threads} thread{'s' * (threads > 1)}: {len(some)} systems in turn on "
-                    f"{len(batches)} batches"
+                    f"timing {len(batches)} x batch {size}, {machine.count(threads, 'threads')}: "
+                    f"{machine.count(len(some), 'systems')} in turn"
                 )
                 measured = measure(some, batches, repeats=args.repeats)
                 rows += self.lines(some, measured, size, threads, batches)

@@ -34,6 +34,7 @@ class Request:
         extra: what else the caller of ``build_generator`` hands over, by name.
         named: the option that named the models, for messages.
         known: the models decoded for the task before, as they are now or were then.
+        quiet: options without effect are not named.
     """
 
     cfg: Settings
@@ -44,6 +45,7 @@ class Request:
     extra: dict[str, Any] = field(default_factory=dict)
     named: str = "--path"
     known: bool = False
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         self.asked = self.cfg.decoding

@@ -42,7 +42,7 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
     where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
     if settings.shortlist and method.name not in VERIFIED:
         raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(VERIFIED)}"))
-    for option in unused(settings, method):
+    for option in () if request.quiet else unused(settings, method):
         logger.warning("%s has no effect with --decoding %s", option, where)
     method.refuses(request)
     generator = method.build(request)

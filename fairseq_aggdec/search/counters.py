@@ -149,13 +149,13 @@ class Counters:
         }
         return "".join(f"; {times} {what}" for what, times in found.items() if times)
 
-    def histogram(self, bins: tuple[int, ...] = (1, 2, 3, 5, 9, 17, 33)) -> str:
-        """``1: 40 %, 2: 10 %, 3-4: ...``: share of iterations by tokens emitted, empty bins left out."""
+    def histogram(self, bins: tuple[int, ...] = (0, 1, 2, 3, 5, 9, 17, 33)) -> str:
+        """``1: 40 %, 2: 10 %, 3-4: ...``: share of all rounds by tokens gained, empty bins left out."""
         parts = []
         for low, high in zip(bins, (*bins[1:], None), strict=True):
             last = math.inf if high is None else high
             rounds = sum(n for length, n in self.emitted.items() if low <= length < last)
             upto = "+" if high is None else f"-{high - 1}" if high > low + 1 else ""
             if rounds:
-                parts.append(f"{low}{upto}: {100 * rounds / max(1, self.iterations):.0f} %")
+                parts.append(f"{low}{upto}: {100 * rounds / self.emitted.total():.0f} %")
         return ", ".join(parts)

@@ -59,12 +59,14 @@ class DecodingTask(Hooks):
         hidden: names of the plugin's options that mean something else in this task.
         given: options of the plugin that were given beside the task's configuration.
         always_draft: drafts in every iteration, unless an option says how much; else where that pays.
+        quiet: options without effect are not named: a tool decodes with another method than the command line's.
         verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
         reusable: the last generators, whose drafters and budgets go on in calls with the same options.
     """
 
     first_number: int | None = None
     always_draft = False
+    quiet = False
     hidden: frozenset[str] = frozenset()
     given: Mapping[str, Any] = MappingProxyType({})
 
@@ -148,7 +150,7 @@ class DecodingTask(Hooks):
         if (function := given.get("prefix_allowed_tokens_fn")) is not None:
             extra["prefix_allowed_tokens_fn"] = function
         settings = read_settings(self.decoding_options, self.always_draft)
-        request = Request(settings, self, models, args, stock, extra)
+        request = Request(settings, self, models, args, stock, extra, quiet=self.quiet)
         how = precision(settings)
         known = (one for one in (self.verifier, *self.reusable.verifiers()) if one is not None)
         fitting = next((one for one in known if one.is_for(models, how)), None)

@@ -24,7 +24,18 @@ from scripts.forced_drafts import ForcedDrafter
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
     arguments = random_models.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
-    return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "8"])
+    given = ["--cpu", "--max-len-b", "8", "--decoding", "greedy", "--draft-tokens", "3"]
+    return Session(generation_parser(None), [*arguments, *given])
+
+
+def test_an_option_without_effect_is_named_once_and_not_of_the_reference(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    for decoding in ("stock", "greedy", "greedy", "beam"):
+        session.generator(decoding)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--draft-tokens has no effect with --decoding greedy"
+    ]
 
 
 def hypothesis(tokens: Sequence[int], score: float = -1.0) -> list[equality.Hypothesis]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +92,12 @@ def test_last_bin_is_open() -> None:
     counters = Counters()
     counters.add(iteration([40], [40], [[5] * 41]))
     assert counters.histogram() == "33+: 100 %"
+
+
+def test_shares_of_the_histogram_are_of_all_rounds() -> None:
+    """Also of those that gained nothing, as at the end of interleaved decoding, and where more rounds are counted."""
+    counters = Counters(iterations=12, emitted=Counter({0: 2, 1: 4, 4: 4}))
+    assert counters.histogram() == "0: 20 %, 1: 40 %, 3-4: 40 %"
 
 
 def test_clock_counts_a_block_that_raises() -> None:
