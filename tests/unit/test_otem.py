@@ -1,12 +1,14 @@
-"""OTEM and UTEM against cases that were worked by hand."""
+"""OTEM and UTEM against cases that were worked by hand, and against a slow reference."""
 
 from __future__ import annotations
 
 import json
-from math import exp
+from math import exp, prod
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts.recipes.interleaved import otem
 
@@ -45,6 +47,42 @@ def test_over_matches(hypothesis: str, n: int, over: int) -> None:
 )
 def test_missing_matches(hypothesis: str, n: int, missing: int) -> None:
     assert otem.missing_matches(words(hypothesis), REFERENCE, n) == missing
+
+
+def slowly(pairs: list[tuple[list[str], list[str]]], over: bool) -> float:
+    """OTEM (``over``) or UTEM without counters: every n-gram of a sentence is looked for in lists."""
+    shares = []
+    for n in range(1, (2 if over else 4) + 1):
+        matches = total = 0
+        for hypothesis, reference in pairs:
+            found, wanted = (
+                [side[i : i + n] for i in range(len(side) - n + 1)]
+                for side in (hypothesis, reference)
+            )
+            for gram in {tuple(gram) for gram in (found if over else wanted)}:
+                count, allowed = found.count(list(gram)), wanted.count(list(gram))
+                matches += max(0, count - max(1, allowed) if over else allowed - count)
+            total += len(found if over else wanted)
+        shares.append(matches / max(1, total))
+    lengths = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
+    penalty = 1.0
+    if over and lengths[0] >= lengths[1] > 0:
+        penalty = exp(1 - lengths[1] / lengths[0])
+    if not over and lengths[1] >= lengths[0] > 0:
+        penalty = exp(1 - lengths[0] / lengths[1])
+    return float(penalty * prod(shares) ** (1 / len(shares)))
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.lists(st.sampled_from("abc"), min_size=1, max_size=9)] * 2),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_scores_are_those_of_a_slow_reference(pairs: list[tuple[list[str], list[str]]]) -> None:
+    assert otem.otem(pairs) == pytest.approx(slowly(pairs, over=True))
+    assert otem.utem(pairs) == pytest.approx(slowly(pairs, over=False))
 
 
 def test_scores_of_a_set_with_their_length_penalties() -> None:
