@@ -4,6 +4,8 @@
 #
 #   WORK=work/gigaword scripts/recipes/interleaved/interleaved_summaries.sh DATA
 #
+# A small public set from a package: python -m scripts.recipes.interleaved.aclsum --output DATA
+#
 # DATA is a folder with {train,val,test}.{source,target}: an article or its summary a line, as text. Joint byte pairs of
 # VOCABULARY pieces (32000) by sentencepiece; articles are cut behind MAX_SOURCE pieces (1024); ROUGE by text_scores.py.
 # The paper's 25000 tokens an update are target tokens, and a batch is as large as its articles, which are far longer:
