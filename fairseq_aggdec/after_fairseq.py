@@ -20,6 +20,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from fairseq_aggdec.deferred import deferred_modules
+
 FAIRSEQ = "fairseq"
 Execute = Callable[[ModuleType], None]
 PACKAGE = __name__.split(".", maxsplit=1)[0]
@@ -65,7 +67,8 @@ class AfterFairseq(MetaPathFinder):
 
     def _fairseq(self, execute: Execute, module: ModuleType) -> None:
         with root_logger_unchanged():
-            execute(module)
+            with deferred_modules():
+                execute(module)
             self._register()
 
     def _own(self, execute: Execute, module: ModuleType) -> None:

@@ -42,7 +42,7 @@ DECIDING = (
 LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
-def check_files(cfg: Any, kind: str, chosen: bool = False) -> None:
+def check_files(cfg: Any, kind: str, chosen: bool = False) -> dict[str, Mapping[Any, Any]]:
     """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
 
     Args:
@@ -50,6 +50,9 @@ def check_files(cfg: Any, kind: str, chosen: bool = False) -> None:
         kind: the task of the plugin that it is, or is derived from.
         chosen: a task of fairseq, which the user has named: it decodes other tasks' checkpoints as stock does, and a
             warning says so.
+
+    Returns:
+        file of ``--path`` -> its state, as it is stored.
 
     Raises:
         CheckpointError: a file that must not be loaded, or is of another task.
@@ -59,10 +62,11 @@ def check_files(cfg: Any, kind: str, chosen: bool = False) -> None:
     if overrides is not None:
         check_overrides(overrides)
     paths = named(cfg, "model_paths", "path")
-    check_models(paths, kind, getattr(cfg, "_name", None), chosen)
+    states = check_models(paths, kind, getattr(cfg, "_name", None), chosen)
     language_model = named(cfg, "lm_path")
     if language_model is not None and (state := checked_model(language_model)) is not None:
         check_names(state, f"--lm-path {language_model}")
+    return states
 
 
 def named(cfg: Any, *names: str) -> str | None:
@@ -92,10 +96,15 @@ def check_overrides(text: str) -> None:
 
 def check_models(
     paths: str | None, kind: str, name: str | None = None, chosen: bool = False
-) -> None:
-    """Raises :class:`CheckpointError` for the first file of ``--path`` that cannot be decoded with the task."""
+) -> dict[str, Mapping[Any, Any]]:
+    """The states of the files of ``--path``.
+
+    Raises:
+        CheckpointError: a file cannot be decoded with the task.
+    """
     from fairseq.utils import split_paths
 
+    states = {}
     for path in split_paths(paths) if paths else ():
         state = checked_model(path)
         if state is None:
@@ -106,20 +115,19 @@ def check_models(
             raise CheckpointError(
                 f"{path} has no encoder: this task decodes encoder-decoder models."
             )
+        states[path] = state
+    return states
 
 
-def check_direction(cfg: Any) -> None:
+def check_direction(cfg: Any, states: Mapping[str, Mapping[Any, Any]]) -> None:
     """Warns of a model that was trained in the opposite direction: with a joint dictionary nothing else shows it.
 
     Args:
         cfg: of a translation task, after ``setup_task``, which infers languages that are not named.
+        states: of the models, by their files.
     """
-    from fairseq.utils import split_paths
-
-    paths = named(cfg, "model_paths", "path")
     here = [named(cfg, f"{side}_lang") for side in EMBEDDINGS]
-    for path in split_paths(paths) if paths else ():
-        state = checked_model(path) or {}
+    for path, state in states.items():
         there = [option(state, f"task.{side}_lang", f"{side}_lang") for side in EMBEDDINGS]
         if None not in here and there == here[::-1] != here:
             logger.warning(

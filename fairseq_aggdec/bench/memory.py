@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.kernels.mapped import trim
 from fairseq_aggdec.records.results import cell
 
 
@@ -23,7 +23,7 @@ def peak_of(system: System, batches: Sequence[dict[str, Any]]) -> float:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     else:
-        _trim()
+        trim()
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     for sample in batches:
         system.decode(sample)
@@ -32,13 +32,6 @@ def peak_of(system: System, batches: Sequence[dict[str, Any]]) -> float:
     status = Path("/proc/self/status").read_text()
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(peak.split()[1]) / 2**10
-
-
-def _trim() -> None:
-    """Gives freed memory back to the system, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def markdown(peaks: Mapping[int, Mapping[str, float]]) -> str:

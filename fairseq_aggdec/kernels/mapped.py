@@ -46,12 +46,28 @@ def mappings(
 
 @contextmanager
 def read_once(*paths: str | os.PathLike[str]) -> Iterator[None]:
-    """Let :func:`give_back` free pages of these mapped files; nobody may write to them meanwhile."""
+    """Let :func:`give_back` free pages of these mapped files; nobody may write to them meanwhile.
+
+    At the end all their pages are freed, and what the process does not use any more.
+    """
     token = _clean.set(tuple(mappings(paths)))
     try:
         yield
     finally:
+        there = bool(_clean.get())
         _clean.reset(token)
+    call = advise()
+    if there and call is not None:
+        for begin, end in mappings(paths):
+            call(begin, end - begin, mmap.MADV_DONTNEED)
+        trim()
+
+
+def trim() -> None:
+    """Gives freed memory back to the system, where the C library can."""
+    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if found is not None:
+        found(0)
 
 
 def give_back(tensor: Tensor) -> None:

@@ -63,10 +63,10 @@ class Hooks(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """fairseq's, after the files that the command names have been checked."""
-        check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
+        states = check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
         task = super().setup_task(cfg, **kwargs)
         if cls.kind in AS_TRANSLATION:
-            check_direction(cfg)
+            check_direction(cfg, states)
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

@@ -377,7 +377,8 @@ def test_a_model_of_the_opposite_direction_is_named(
     state["cfg"]["task"].update({"source_lang": "a", "target_lang": "b"})
     path = saved(state, tmp_path)
     source, target = languages
-    check_direction(argparse.Namespace(path=str(path), source_lang=source, target_lang=target))
+    given = argparse.Namespace(source_lang=source, target_lang=target)
+    check_direction(given, {str(path): state})
     said = [r.getMessage() for r in caplog.records if "exchange --source-lang" in r.getMessage()]
     assert len(said) == warned
     assert all(f"{path} was trained from a to b, but decodes from b to a" in text for text in said)

@@ -19,6 +19,10 @@ TEXTS = {
     "no count": "a\n",
     "other count": "a b\n",
     "empty": "",
+    "no last line end": "a 3\nb 2",
+    "windows": "a 3\r\nb 2\r\n",
+    "words of other lines": "5 6 1\n7\n",
+    "no symbol": " 3\n",
     "separators": "a\u2028b 1\nc\x0bd 2\n",
 }
 
@@ -35,3 +39,13 @@ def test_as_fairseq_reads_it(text: str, tmp_path: Path) -> None:
         except Exception as error:
             found.append((type(error), str(error)))
     assert found[0] == found[1]
+
+
+def test_symbols_of_equal_files_are_in_memory_once(tmp_path: Path) -> None:
+    for name in ("dict.a.txt", "dict.b.txt"):
+        (tmp_path / name).write_text("one 3\ntwo 2\n", encoding="utf-8")
+    first, second = (WholeDictionary.load(str(path)) for path in sorted(tmp_path.iterdir()))
+    assert all(a is b for a, b in zip(first.symbols[4:], second.symbols[4:], strict=True))
+    first.add_symbol("three")
+    assert first != second
+    assert len(second) == 6

@@ -90,6 +90,7 @@ GROUND = [
     "one_copy",
     "checkpoints",
     "hub",
+    "deferred",
     "after_fairseq",
 ]  # modules beside the rooms
 DOORS = "__init__", "__main__", "ray"  # what a user imports or runs; they open any room
