@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,12 @@ MODULES = ("sklearn", "sklearn.metrics", "scipy.stats")
 
 class Deferred(ModuleType):
     """Stands for a module of functions, each of which imports the module when it is called."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(
+            name, None
+        )  # whoever only asks whether it is installed gets an answer
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -41,3 +41,9 @@ def test_modules_that_are_there_are_left_alone() -> None:
     program = "import sys, sklearn.metrics as there, fairseq_aggdec, fairseq"
     told = "from fairseq.tasks.audio_classification import sklearn_metrics as found"
     assert output_of(f"{program}\n{told}\nprint(found is there)") == "True\n"
+
+
+def test_modules_that_ask_for_them_meanwhile_hear_that_they_are_there() -> None:
+    program = "from fairseq_aggdec.deferred import deferred_modules\nfrom importlib.util import find_spec\n"
+    told = "with deferred_modules():\n    print(find_spec('sklearn') is not None, find_spec('scipy.stats') is not None)"
+    assert output_of(program + told) == "True True\n"
