@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 import torch
 
-from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import ROOT, Ending, Prefix, SearchedTree, Tree
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.rules import end_banned, forced_token
+from fairseq_aggdec.search.rules import end_banned
 from fairseq_aggdec.search.state import remaining
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput
+from tests.reference.greedy import forced_token, repeating
 
 # The best continuations of a prefix, best first: tokens and their log-probabilities in nats.
 Table = tuple[Sequence[int], Sequence[float]]
@@ -241,11 +241,8 @@ class SentenceSearch(SearchedTree):
 
     def banned(self, node: int) -> list[int]:
         """The tokens that would repeat an n-gram behind a prefix."""
-        if not self.ngram_size:
-            return []
-        ngrams = Ngrams(self.ngram_size)
-        ngrams.take_up([self.tree.tokens[ROOT], *self.tree.words(node)])
-        return sorted(token for _, token in ngrams.repeats(()))
+        line = [self.tree.tokens[ROOT], *self.tree.words(node)]
+        return sorted(repeating(line, self.ngram_size))
 
     def receive(self, tables: Sequence[Table | None]) -> None:
         """Goes on with what may follow each prefix of the beam, None where the model gave no numbers.

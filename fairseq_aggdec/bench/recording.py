@@ -7,12 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
-from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
-from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
 @dataclass
@@ -55,28 +51,17 @@ class Record:
 class Recorder:
     """Keeps what was drafted and what became of it.
 
-    The generator must accept with :meth:`accept`, from which the verifier's choices are known: the verdict of relaxed
-    acceptance does not show what the verifier would have written.
-
     Args:
-        rule: which drafted tokens are accepted.
         pad: of the source dictionary.
 
     Attributes:
         records: one per sentence, in the order in which decoding began.
     """
 
-    def __init__(self, rule: Acceptance, pad: int):
-        self.rule, self.pad = rule, pad
+    def __init__(self, pad: int):
+        self.pad = pad
         self.records: list[Record] = []
         self.state: DecodeState | None = None
-
-    def accept(
-        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-    ) -> Tensor:
-        """Accepts by ``rule``."""
-        self.choices = choices
-        return self.rule(logits, choices, drafted, tree)
 
     def _begin(self, state: DecodeState) -> None:
         """Makes the records of a batch."""
@@ -93,9 +78,7 @@ class Recorder:
         if state is not self.state:
             self._begin(state)
         window = verdict.window
-        # Where nothing was drafted the loop has nothing to accept.
-        alone = window.width == 1
-        predicted = [choice for (choice,) in verdict.emitted] if alone else self.choices.tolist()
+        predicted = verdict.choices
         read = window.host_tokens()
         first = 0
         for place, (row, width, accepted, emitted) in enumerate(
@@ -119,10 +102,9 @@ class Recorder:
 @contextmanager
 def recording(generator: Any, pad: int) -> Iterator[Recorder]:
     """Has a greedy generator of ours record what it does; ``pad``: of the source dictionary."""
-    before = generator.accept, generator.watch
-    recorder = Recorder(generator.accept, pad)
-    generator.accept, generator.watch = recorder.accept, recorder.watch
+    before, recorder = generator.watch, Recorder(pad)
+    generator.watch = recorder.watch
     try:
         yield recorder
     finally:
-        generator.accept, generator.watch = before
+        generator.watch = before

@@ -3,26 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
-from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.board import Board, Rows, Shape
-from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.engines import DRAFT_ONLY
+from fairseq_aggdec.search.greedy import library
 from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy.on_device import DeviceLoop
-from fairseq_aggdec.search.greedy.search import commit
-from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.greedy.outside import Follower
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import Batch, DecodeState, Row
-from fairseq_aggdec.windows.draft import Kept, Verdict
-from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.search.state import Batch, DecodeState
+from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
@@ -99,29 +96,23 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             row.end = min(row.end, self.drafter.longest)
         return False
 
-    def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
-        search = DraftOnlySearch(drafter, self.rules, state, counters, self.temperature)
-        decode(search, search, counters)
+    def _decode_in_library(self, state: DecodeState, whole: bool) -> None:
+        size = self.drafter.draft_length.plan(len(state.rows))
+        search = library.search_of(state, Rules.of(self.options), alone=size)
+        reads = Unverified(self.drafter, state, self.temperature)
+        reader = WindowReader(reads, state.device, exact, self.counters)
+        follower = Follower(search, state, watch=self.watch, output=reader.output, alone=True)
+        reader.run(search, follower.follow)
+        library.finish(search, follower, state, self.counters)
 
 
 @dataclass
-class DraftOnlySearch:
-    """Decodes every row of ``state`` to its end (in place) with what the drafter says, in the place of a model."""
+class Unverified:
+    """What the drafter says, in the place of what a verifier says of windows."""
 
     drafter: NarDrafter
-    rules: Rules
     state: DecodeState
-    counters: Counters
     temperature: float
-
-    @property
-    def rows(self) -> list[Row]:
-        return self.state.rows
-
-    def next_window(self) -> Window:
-        # Padding, which is in no output, for what is not known: it repeats no n-gram.
-        shape = len(self.rows), self.drafter.draft_length.plan(len(self.rows))
-        return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
 
     def read(self, window: Window) -> DecoderOutput:
         """Logits (B * k, V) of a block of k slots for each row."""
@@ -129,28 +120,5 @@ class DraftOnlySearch:
         return DecoderOutput(logits.div_(self.temperature), [])
 
     def keep(self, kept: Kept) -> None:
-        if kept.rows:
+        if kept.rows is not None:
             self.drafter.keep_rows(kept.rows)
-
-    def update(self, window: Window, output: DecoderOutput) -> Kept:
-        logits = output.logits
-        choices = first_largest(self.rules.applied(logits, window, self.state))
-        blocks = choices.view(len(self.rows), -1)
-        emitted = blocks.tolist()
-        for block in emitted:
-            if self.rules.eos in block:
-                del block[block.index(self.rules.eos) + 1 :]
-        drafted, accepted = [blocks.size(1)] * len(emitted), [len(tokens) for tokens in emitted]
-        kept = torch.tensor([n < len(row) for row in emitted for n in range(blocks.size(1))])
-        scores = self.rules.scores(logits, choices)[kept.to(logits.device)]
-        verdict = Verdict(self._window(blocks), drafted, accepted, emitted, scores=scores)
-        commit(verdict, self.rules, self.state)
-        self.counters.add(verdict)
-        return Kept(self.state.release_finished())
-
-    def _window(self, blocks: Tensor) -> Window:
-        """What a verifier would read to write ``blocks`` (B, k): a row's last committed token, then its block."""
-        last = to_device([[row.tokens[-1]] for row in self.rows], blocks.device)
-        tokens = torch.cat([last, blocks[:, :-1]], dim=1)
-        starts = [row.position for row in self.rows]
-        return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))

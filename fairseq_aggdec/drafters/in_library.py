@@ -51,7 +51,10 @@ class CompiledDraft:
 
     Attributes:
         budget: what the library changes while it decodes.
+        channels: of the verifier's features that it reads; 0: it reads none.
     """
+
+    channels = 0
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ class CompiledHeadDrafts(CompiledDraft):
         struct = memory.cleared().struct
         model, layers = struct.model, found.layers
         struct.heads = address(found.struct)
-        model.channels = channels
+        model.channels = self.channels = channels
         if layers is not None:
             assert layers.compiled is not None and found.opening is not None
             model.layers, model.shape, model.step = layers.compiled.addresses

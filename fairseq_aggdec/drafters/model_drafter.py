@@ -22,7 +22,6 @@ from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
     BatchVerdict,
-    BlockDraft,
     Draft,
     Proposing,
     Verdict,
@@ -123,9 +122,6 @@ class ModelDrafter(DeviceDrafter):
 
     def _path(self, block: Tensor, room: Sequence[int], eos: int) -> Draft:
         """A block (B, k) as a draft, up to ``</s>`` and no more than there is room for."""
-        if block.is_cuda:
-            # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
-            return BlockDraft(block, room)
         rows = [tokens[:most] for tokens, most in zip(block.tolist(), room, strict=True)]
         return Draft([row[: row.index(eos) + 1] if eos in row else row for row in rows])
 

@@ -18,7 +18,7 @@ from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import kernels, reads
-from fairseq_aggdec.windows.draft import Draft, Kept
+from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import DecoderOutput, Window
 
@@ -240,12 +240,6 @@ class Verifier:
         """Whether drafts may branch; else they are cut down to one path."""
         return not self.strict and all(member.decoder.reads_trees for member in self.members)
 
-    def readable(self, draft: Draft) -> Draft:
-        """A draft cut to what can be verified: one path if trees cannot be read, and as many slots as a window has."""
-        if draft.branches and not self.reads_trees:
-            draft = draft.chain()
-        return draft.first(self.strict - 1) if self.strict else draft
-
     @property
     def captures(self) -> bool:
         """Whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
@@ -257,10 +251,13 @@ class Verifier:
 
     @property
     def launches(self) -> bool:
-        """Whether a GPU can go on alone where graphs are switched off: iterations are launched kernel by kernel."""
+        """Whether a device can go on alone without graphs, iterations being launched operator by operator: a GPU where
+        they are switched off, or a CPU without the compiled library."""
+        alone = kernels() is None
         decoders = [member.decoder for member in self.members]
         cached = all(
-            isinstance(d, CachedDecoder) and d.on_gpu and d.graphs is None for d in decoders
+            isinstance(d, CachedDecoder) and (d.on_gpu or alone) and d.graphs is None
+            for d in decoders
         )
         return cached and not self.strict
 

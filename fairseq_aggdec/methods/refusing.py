@@ -16,7 +16,7 @@ from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options.rule import Rule
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
-from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, TopBeta, distance, exact
+from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.errors import asked_for, refusal, refuse, spelling
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def acceptance_rule(rule: Rule, first_number: int | None) -> Acceptance:
         "exact": lambda: exact,
         "top-beta": lambda: TopBeta(rule.top_beta, rule.tolerance),
         "top-k": lambda: TopBeta(rule.top_k),
-        "distance": lambda: distance(rule.epsilon, first_number or 0),
+        "distance": lambda: Distance(rule.epsilon, first_number or 0),
     }
     accept = rules[rule.kind]()
     return AtLeast(rule.min_block_size, accept) if rule.min_block_size > 1 else accept

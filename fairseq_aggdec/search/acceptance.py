@@ -4,8 +4,8 @@ A rule gets the verifier's logits (N, V), its choices (N,) and the token that wa
 (N,), ``NO_DRAFT`` at the last position of a row. It returns bool (N,): that token is accepted. A row keeps its accepted
 tokens up to the first rejected one.
 
-If drafts are trees, several tokens may be drafted after one position. The rule then gets the tokens of the tree
-(``NO_DRAFT`` for the roots) and the tree, which has the parent of each token; the result is about these tokens.
+Trees are cut to their likeliest path for a rule of somebody else; the compiled library knows those of this file and
+asks them of trees, too.
 
 Tokens that the generation options forbid have the logit -inf, so a relaxed rule must ask for a finite logit.
 """
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.windows.transfer import sent
-from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
 
 NO_DRAFT = -1
@@ -27,17 +26,13 @@ NO_DRAFT = -1
 class Acceptance(Protocol):
     """Decides which drafted tokens are accepted."""
 
-    def __call__(
-        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None, /
-    ) -> Tensor: ...
+    def __call__(self, logits: Tensor, choices: Tensor, drafted: Tensor, /) -> Tensor: ...
 
 
 def drafted_next(window: Window) -> Tensor:
-    """The drafted tokens (N,) as a rule gets them: that after each position, or the tokens of a tree."""
+    """The drafted tokens (N,) as a rule gets them: that after each position."""
     if window.width == 1:
         return torch.full_like(window.tokens, NO_DRAFT)
-    if isinstance(window, DraftedTree):
-        return torch.where(window.below == 0, NO_DRAFT, window.tokens)
     following = torch.roll(window.tokens, -1)
     if window.dense:
         following.view(window.rows, window.width)[:, -1:].fill_(NO_DRAFT)
@@ -47,11 +42,9 @@ def drafted_next(window: Window) -> Tensor:
     return following
 
 
-def exact(
-    logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-) -> Tensor:
+def exact(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
     """Accepts a drafted token when it is the verifier's own choice: lossless."""
-    return _before(choices, tree) == drafted
+    return choices == drafted
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,7 @@ class TopBeta:
     beta: int
     tolerance: float = math.inf
 
-    def __call__(
-        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-    ) -> Tensor:
-        logits, choices = _before(logits, tree), _before(choices, tree)
+    def __call__(self, logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
         best = logits.gather(1, choices.unsqueeze(1))  # (N, 1)
         own, permitted = _drafted_logits(logits, drafted)
         better = (logits > own).sum(-1)  # tokens ahead of the drafted one: its rank
@@ -76,25 +66,24 @@ class TopBeta:
         return exact(logits, choices, drafted) | (near & permitted & (self.beta > 1))
 
 
-def distance(epsilon: int, first_number: int) -> Acceptance:
+@dataclass(frozen=True)
+class Distance:
     """Accepts a drafted number at most ``epsilon`` away from the verifier's choice (Stern et al., 5.2).
 
-    Args:
+    Attributes:
         epsilon: largest difference that is accepted.
         first_number: dictionary index of the first number; numbers have consecutive indices from there on, special
             symbols come before and must match exactly.
     """
 
-    def accept(
-        logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-    ) -> Tensor:
-        logits, choices = _before(logits, tree), _before(choices, tree)
-        _, permitted = _drafted_logits(logits, drafted)
-        numbers = (choices >= first_number) & (drafted >= first_number)
-        near = (choices - drafted).abs() <= epsilon
-        return exact(logits, choices, drafted) | (near & numbers & permitted)
+    epsilon: int
+    first_number: int
 
-    return accept
+    def __call__(self, logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        _, permitted = _drafted_logits(logits, drafted)
+        numbers = (choices >= self.first_number) & (drafted >= self.first_number)
+        near = (choices - drafted).abs() <= self.epsilon
+        return exact(logits, choices, drafted) | (near & numbers & permitted)
 
 
 @dataclass(frozen=True)
@@ -107,17 +96,25 @@ class AtLeast:
     size: int
     accept: Acceptance
 
-    def __call__(
-        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
-    ) -> Tensor:
-        _, permitted = _drafted_logits(_before(logits, tree), drafted)
-        below = _depths(drafted) if tree is None else tree.below
-        return self.accept(logits, choices, drafted, tree) | ((below < self.size) & permitted)
+    def __call__(self, logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        _, permitted = _drafted_logits(logits, drafted)
+        early = _depths(drafted) < self.size
+        return self.accept(logits, choices, drafted) | (early & permitted)
 
 
-def _before(x: Tensor, tree: DraftedTree | None) -> Tensor:
-    """The rows of ``x`` (N, ...) at the positions before the drafted tokens."""
-    return x if tree is None else x.index_select(0, tree.above)
+def split(accept: Acceptance) -> tuple[int, Acceptance]:
+    """How many tokens an iteration gains at least, and the rule for the others."""
+    return (accept.size, accept.accept) if isinstance(accept, AtLeast) else (0, accept)
+
+
+def known(accept: Acceptance) -> dict[str, float] | None:
+    """The rule as the compiled library has it, ``Acceptance`` of ``structs.h``; None: a rule of somebody else."""
+    least, own = split(accept)
+    if own is exact:
+        return {"least": least}
+    if type(own) in (TopBeta, Distance):
+        return {"least": least, **vars(own)}
+    return None
 
 
 def _depths(drafted: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fairseq_aggdec.windows.draft import Verdict
-
 PARTS = ("encoder", "draft", "verify", "other")
 
 
@@ -66,16 +64,6 @@ class Counters:
         now = self.read()
         self.seconds[part] += now - start
         return now
-
-    def add(self, verdict: Verdict) -> None:
-        """Counts one iteration of a batch, but for its call."""
-        self.iterations += len(verdict.emitted)
-        self.drafted += sum(verdict.drafted)
-        self.accepted += sum(verdict.accepted)
-        # One by one: Counter.update takes ten times as long for a few.
-        for tokens, accepted in zip(verdict.emitted, verdict.accepted, strict=True):
-            self.emitted[len(tokens)] += 1
-            self.accepted_lengths[accepted] += 1
 
     def add_all(
         self, emitted: Sequence[int], drafted: Sequence[int], accepted: Sequence[int]

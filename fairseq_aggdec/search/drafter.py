@@ -16,7 +16,13 @@ from fairseq_aggdec.windows.transfer import Watch
 
 
 class InLibrary(Protocol):
-    """A drafter that the compiled library runs beside its greedy search."""
+    """A drafter that the compiled library runs beside its greedy search.
+
+    Attributes:
+        channels: of the verifier's features that it reads; 0: it reads none.
+    """
+
+    channels: int
 
     def fill(self, options: Any) -> None:
         """Names it in the options of a search, ``GreedyOptions`` of ``greedy.h``."""

@@ -17,9 +17,8 @@ from torch import Tensor
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.search.acceptance import TopBeta, exact
+from fairseq_aggdec.search.acceptance import exact, known
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 
 GREEDY, BEAM, DRAFT_ONLY, INTERLEAVED = "greedy", "beam", "draft-only", "interleaved"
@@ -38,7 +37,7 @@ class EngineRequest:
         search: ``GREEDY``, ``BEAM``, ...
         only_stock: why only stock fairseq can decode it; None: others can.
         reader: reads the windows: a verifier, or the drafter where nobody verifies it.
-        accept, rules, drafter, state: as of :class:`~fairseq_aggdec.search.greedy.search.GreedySearch`.
+        accept: which drafted tokens are accepted. drafter: has been started. state: of the batch.
         watched: who looks at every iteration, as a sentence; None: nobody.
         timed: the parts of an iteration are timed apart, on a GPU by waiting for it.
         restricted: a shortlist restricts the vocabulary.
@@ -50,7 +49,6 @@ class EngineRequest:
     reader: Any = None
     only_stock: str | None = None
     accept: Any = exact
-    rules: Any = None
     drafter: Any = None
     state: DecodeState | None = None
     watched: str | None = None
@@ -103,12 +101,10 @@ class BoardEngine(SearchEngine):
     def _of_greedy(self, request: EngineRequest) -> Iterator[str]:
         drafter, reader = request.drafter, request.reader
         if request.search == INTERLEAVED:
-            yield "the host chooses the words of every step"
+            return
         yield from _of_every_iteration(request)
         if request.restricted:
             yield "--shortlist"
-        if type(request.rules) is not Rules:
-            yield "rules of its own"
         if not isinstance(drafter, DeviceDrafter):
             yield f"a {type(drafter).__name__} drafts on the host"
         if not (reader.captures or reader.launches):
@@ -118,35 +114,15 @@ class BoardEngine(SearchEngine):
 
 
 class LibraryEngine(SearchEngine):
-    """The compiled library: the batch is one call, and Python runs between iterations only where it is asked."""
+    """The compiled library: the batch is one call, or PyTorch reads its windows (:func:`read_by_windows`)."""
 
-    name, where = "library", "whole batches in the compiled library, on a CPU"
+    name, where = "library", "the compiled library, in one call on a CPU, else window by window"
 
     def gaps(self, request: EngineRequest) -> Iterator[str]:
         if kernels() is None:
             yield "there is no compiled library"
-        if request.search not in (GREEDY, BEAM):
-            yield f"the library has no {request.search} search"
-        if request.own is not None:
-            yield request.own
-        yield from _unread_by_library(request.reader)
-        if request.search == BEAM:
-            if request.expects_heads():
-                yield "prefixes foretold by block heads"
-            return
-        if type(request.rules) is not Rules:
-            yield "rules of its own"
-        if not (request.accept is exact or type(request.accept) is TopBeta):
-            yield "an acceptance rule that the library does not have"
-
-
-class PythonEngine(SearchEngine):
-    """Python asks for every window and reads it by PyTorch's operators or compiled layers, on any device."""
-
-    name, where = "python", "iteration by iteration, asked for by Python"
-
-    def gaps(self, request: EngineRequest) -> Iterator[str]:
-        return iter(())
+        if request.search == INTERLEAVED:
+            yield "the library has no interleaved search"
 
 
 class StockEngine(SearchEngine):
@@ -158,7 +134,7 @@ class StockEngine(SearchEngine):
         """Stock decodes what nobody else does."""
 
 
-ENGINES: tuple[SearchEngine, ...] = BoardEngine(), LibraryEngine(), PythonEngine(), StockEngine()
+ENGINES: tuple[SearchEngine, ...] = BoardEngine(), LibraryEngine(), StockEngine()
 
 
 def gaps_of(request: EngineRequest) -> list[tuple[SearchEngine, str | None]]:
@@ -181,23 +157,38 @@ def _of_every_iteration(request: EngineRequest) -> Iterator[str]:
         yield "the parts of an iteration are timed apart"
 
 
-def _unread_by_library(verifier: Any) -> Iterator[str]:
-    """Why whole searches cannot read windows by these models."""
+def read_by_windows(request: EngineRequest) -> str | None:
+    """Why PyTorch reads the windows of a search in the library; None: the whole batch is one call."""
+    return next(_unread_by_library(request), None)
+
+
+def _unread_by_library(request: EngineRequest) -> Iterator[str]:
+    verifier = request.reader
+    if request.own is not None:
+        yield request.own
     if type(verifier) is not Verifier:
         yield "no verifier of this package"
     if verifier.grid is not None:
         yield "--strict"
-    for decoder in [member.decoder for member in verifier.members]:
-        if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
-            yield "layers that the library does not have"
-            continue
-        first = None if decoder.heads is None else decoder.heads.exact.first_head
-        if any(part.kernel is None for part in first or ()):
-            yield "block heads that the library does not have"
-        if decoder.packed.project_out is not None or decoder.packed.span is not None:
-            yield "a projection before the vocabulary, or local attention"
-        if not decoder.compiled.embeds or decoder.chosen.kernel is None:
-            yield "embeddings or a vocabulary that the library does not have"
+    for member in verifier.members:
+        yield from _not_compiled(member.decoder)
+    if request.search == BEAM and request.expects_heads():
+        yield "prefixes foretold by block heads"
+    if known(request.accept) is None:
+        yield "an acceptance rule in Python"
+
+
+def _not_compiled(decoder: Any) -> Iterator[str]:
+    if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
+        yield "layers that the library does not have"
+        return
+    first = None if decoder.heads is None else decoder.heads.exact.first_head
+    if any(part.kernel is None for part in first or ()):
+        yield "block heads that the library does not have"
+    if decoder.packed.project_out is not None or decoder.packed.span is not None:
+        yield "a projection before the vocabulary, or local attention"
+    if not decoder.compiled.embeds or decoder.chosen.kernel is None:
+        yield "embeddings or a vocabulary that the library does not have"
 
 
 def only_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> str | None:

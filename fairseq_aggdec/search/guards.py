@@ -11,11 +11,11 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.member import LeftToStock
-from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.stock_generator import blocks_as_stock
 from fairseq_aggdec.options.stopping import stock_stoppable
 from fairseq_aggdec.search.engines import only_stock
 from fairseq_aggdec.search.errors import check_best
+from fairseq_aggdec.search.rules import repeats_on_device
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def block_repeats(generator: Any, size: int) -> None:
         generator: a ``SequenceGenerator``; another one (a scorer), or one with a blocker of its own, is left as it is.
     """
     if size > 0 and isinstance(generator, SequenceGenerator) and blocks_as_stock(generator):
-        _set_blocker(generator, functools.partial(_ban_repeats, size))
+        _set_blocker(generator, functools.partial(_ban_repeats, size, generator.pad))
 
 
 def _set_blocker(generator: Any, blocker: Any) -> None:
@@ -83,24 +83,24 @@ def _set_blocker(generator: Any, blocker: Any) -> None:
 
 
 def _ban_repeats(
-    size: int, tokens: Tensor, log_probs: Tensor, sentences: int, beam: int, step: int
+    size: int, pad: int, tokens: Tensor, log_probs: Tensor, sentences: int, beam: int, step: int
 ) -> Tensor:
     """Bans what would repeat an n-gram, as our own searches do; stock's blocker bans nothing on a CPU.
 
     Args:
-        size: the n of the n-grams.
+        size: the n of the n-grams. pad: padding, which stock never chooses.
         tokens: (sentences * beam, T) int64, start symbol first, of which ``step`` more are written.
         log_probs: (sentences * beam, V), changed in place.
         sentences, beam, step: as stock gives them.
     """
-    forced = ((log_probs > -torch.inf).sum(1) <= 1).tolist()  # by the caller or by the length
-    for row, output in enumerate(tokens[:, : step + 1].tolist()):
-        ngrams = Ngrams(size)
-        ngrams.take_up(output)
-        banned = [token for _, token in ngrams.repeats([])]
-        if banned and not forced[row]:
-            log_probs[row, banned] = -torch.inf
-    return log_probs
+    free = (log_probs > -torch.inf).sum(
+        1, keepdim=True
+    ) > 1  # neither by the caller nor by the length
+    written = tokens[:, : step + 1]
+    last = torch.full((len(written), 1), step, device=tokens.device)
+    banned = torch.zeros_like(log_probs, dtype=torch.bool)
+    banned.scatter_(1, repeats_on_device(written, last, size, pad).squeeze(1), value=True)
+    return log_probs.masked_fill_(banned & free, -torch.inf)
 
 
 class OneThread:

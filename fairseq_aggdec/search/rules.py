@@ -1,4 +1,4 @@
-"""The generation options of stock fairseq, applied to every position of a window as stock applies them to one.
+"""The generation options of stock fairseq on the board, at every position of a window as stock has them at one.
 
 Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>`` is
 forced at the maximum length, prefix tokens are forced before it, else ``</s>`` is banned before the minimum length,
@@ -7,7 +7,6 @@ and repeated n-grams are banned last.
 
 import functools
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.search.board import Rows
-from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import BlockDraft, Draft
-from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.window import Window
 
 
 def end_banned(at: Any, floor: Any, strict_floor: Any, free_from: Any) -> Any:
@@ -30,18 +25,6 @@ def end_banned(at: Any, floor: Any, strict_floor: Any, free_from: Any) -> Any:
         strict_floor: as ``floor``, but it holds within the prefix, too (``--match-source-len``).
     """
     return (at < strict_floor) | ((at >= free_from) & (at < floor))
-
-
-def forced_token(at: int, end: int, prefix: Sequence[int], pad: int, eos: int) -> int | None:
-    """The only token that may be written at an output index; None: the model chooses.
-
-    Args:
-        end: the maximum length, at which ``</s>`` is forced.
-        prefix: the caller's tokens (``--prefix-size``), ``pad`` where an index is free.
-    """
-    if at >= end:
-        return eos
-    return prefix[at] if at < len(prefix) and prefix[at] != pad else None
 
 
 @dataclass(frozen=True)
@@ -66,25 +49,6 @@ class Rules:
     def of(cls, generator: Any) -> "Rules":
         """The rules of one of our generators, or of its :class:`~fairseq_aggdec.options.options.Options`."""
         return _rules(*_fields(generator))
-
-    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Tensor:
-        """Logits (N, V) to choose from, -inf for what a position must not emit; those given stay as they are.
-
-        Where the output is forced, nothing but the forced token is left. So choices and relaxed acceptance keep the
-        rules without knowing them.
-        """
-        forced, banned = self.hidden(window, state)
-        ruled = logits.clone()
-        self.apply_anywhere(ruled)
-        # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
-        never = logits.new_full((), -torch.inf)
-        if banned:
-            ruled[to_device(banned, logits.device).unbind(1)] = never
-        if forced:
-            at, tokens = to_device(forced, logits.device).unbind(1)
-            ruled[at] = never
-            ruled[at, tokens] = logits.new_zeros(())
-        return ruled
 
     def apply_anywhere(self, logits: Tensor) -> None:
         """Applies to logits (..., V), in place, what holds at every position: no padding, the penalty of ``unk``."""
@@ -120,11 +84,6 @@ class Rules:
         own = logits.gather(1, forced).masked_fill_(given, 0.0)
         logits.masked_fill_(given, -torch.inf).scatter_(1, forced, own)
 
-    def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """Log-probabilities, in nats, of emitted tokens (M,) by logits (M, V) -> (M,)."""
-        scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
-        return self._penalised(scores, tokens)
-
     def scores_on_device(
         self, log_probs: Tensor, tokens: Tensor, outputs: Tensor, end: Tensor
     ) -> Tensor:
@@ -143,63 +102,6 @@ class Rules:
             # No product: an infinite penalty, which bans the word, times 0 would be NaN.
             scores = torch.where(tokens == self.unk, scores - self.unk_penalty, scores)
         return scores
-
-    def free_forced_ends(
-        self, scores: Tensor, emitted: Sequence[Sequence[int]], state: DecodeState
-    ) -> Tensor:
-        """With ``free_end``, sets the scores (M,) of ``</s>`` to 0 where the length forced it; before the commit."""
-        if self.free_end:
-            last = -1
-            for row, tokens in zip(state.rows, emitted, strict=True):
-                last += len(tokens)
-                if row.position + len(tokens) > row.end:
-                    scores[last : last + 1].zero_()
-        return scores
-
-    def hidden(
-        self, window: Window, state: DecodeState
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Forced and banned tokens of a window, each as (position of the window, token) pairs in order."""
-        forced: list[tuple[int, int]] = []
-        banned: list[tuple[int, int]] = []
-        first, given = 0, zip(state.rows, window.starts, window.widths, strict=True)
-        for index, (row, start, width) in enumerate(given):
-            # Most rows of a window hold no position to look at.
-            if start < row.free or start + width > row.end:
-                for slot, at in enumerate(window.outputs[index], first):
-                    token = forced_token(at, row.end, row.prefix, self.pad, self.eos)
-                    if token is not None:
-                        forced.append((slot, token))
-                    # A prefix column lifts the minimum length for every row, also where its own prefix is free.
-                    if end_banned(at, row.floor, row.strict_floor, len(row.prefix)):
-                        banned.append((slot, self.eos))
-            first += width
-        if self.no_repeat_ngram_size:
-            banned = sorted(banned + self._repeated(window, state))
-        return forced, banned
-
-    def possible(self, draft: Draft, state: DecodeState) -> Draft:
-        """The draft up to the first token that would repeat an n-gram, which no acceptance rule accepts."""
-        size = self.no_repeat_ngram_size
-        if not size or draft.branches or isinstance(draft, BlockDraft):
-            return draft  # the host does not have the tokens of a block
-        rows = zip(draft.tokens, state.rows, strict=True)
-        most = [row.ngrams(size).possible(tokens) if tokens else 0 for tokens, row in rows]
-        if most == draft.lengths:
-            return draft
-        return Draft([tokens[:end] for tokens, end in zip(draft.tokens, most, strict=True)])
-
-    def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
-        """Pairs of tokens that would repeat an n-gram; only for this the host needs the tokens of the window."""
-        found, first, size = [], 0, self.no_repeat_ngram_size
-        for row, paths, width in zip(state.rows, window.paths(), window.widths, strict=True):
-            ngrams = row.ngrams(size)
-            for drafted, slots in paths:
-                start = len(drafted) + 1 - len(slots)
-                for place, token in ngrams.repeats(drafted, start):
-                    found.append((first + slots[place - start], token))
-            first += width
-        return found
 
 
 _fields = operator.attrgetter(

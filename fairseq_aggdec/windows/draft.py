@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.tree_window import DraftedTree, likeliest
+from fairseq_aggdec.windows.tree_window import likeliest
 from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
@@ -39,70 +37,9 @@ class Draft:
             self.parents = parents
             self.branches = any(list(row) != list(range(len(row))) for row in parents)
 
-    def after(self, last: Sequence[int], device: torch.device) -> Tensor | list[int]:
-        """The last committed token and the draft of each row, row after row: (B + sum of lengths,), host numbers, or
-        int64 if the draft is on the device."""
-        rows = zip(last, self.tokens, strict=True)
-        return [token for first, row in rows for token in (first, *row)]
-
-    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
-        """The window that verifies the draft: each row's last committed token, at place ``starts``, and the draft."""
-        if self.branches:
-            rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
-            return DraftedTree(rows, self.all_parents(), starts, device)
-        widths = [length + 1 for length in self.lengths]
-        return Window(self.after(last, device), starts, widths, device=device)
-
-    def chain(self) -> "Draft":
-        """The likeliest path of each row."""
-        if not self.branches:
-            return self
-        return Draft([likeliest(*row) for row in zip(self.tokens, self.all_parents(), strict=True)])
-
-    def first(self, most: int) -> "Draft":
-        """At most ``most`` tokens of every row; the draft must not branch."""
-        return self if max(self.lengths) <= most else Draft([row[:most] for row in self.tokens])
-
-    def rows(self) -> Sequence[Sequence[int]]:
-        """The tokens of every row, on the host."""
-        return self.tokens
-
     def all_parents(self) -> Sequence[Sequence[int]]:
         """The parents of the tokens of every row."""
         return self.parents or [range(length) for length in self.lengths]
-
-
-class BlockDraft(Draft):
-    """Proposed tokens that live on the verifier's device: they are never copied to the host.
-
-    Args:
-        block: (B, K) int64.
-        lengths: how many tokens of each row count, at most K (host numbers).
-    """
-
-    def __init__(self, block: Tensor, lengths: Sequence[int]):
-        self.block, self.lengths = block, list(lengths)
-
-    def first(self, most: int) -> Draft:
-        if max(self.lengths) <= most:
-            return self
-        return BlockDraft(self.block[:, :most], [min(length, most) for length in self.lengths])
-
-    def rows(self) -> Sequence[Sequence[int]]:
-        return [row[:n] for row, n in zip(self.block.tolist(), self.lengths, strict=True)]
-
-    def after(self, last: Sequence[int], device: torch.device) -> Tensor:
-        first = to_device(last, device).unsqueeze(1)
-        tokens = torch.cat([first, self.block], dim=1)  # (B, 1 + K)
-        if min(self.lengths) == self.block.size(1):
-            return tokens.flatten()
-        width = tokens.size(1)
-        used = [
-            row * width + slot
-            for row, length in enumerate(self.lengths)
-            for slot in range(length + 1)
-        ]
-        return tokens.flatten().index_select(0, to_device(used, device))
 
 
 @dataclass(frozen=True)
@@ -192,34 +129,30 @@ class Verdict:
         drafted: number of drafted tokens per row.
         accepted: number of accepted tokens per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
+        parents: of the drafted tokens of each row, as a :class:`Draft` has them; None if no draft branched.
         paths: per row, the positions (of the N of the window) at which they were emitted; None if no draft branched:
             then they are the first positions of each row.
         scores: log-probabilities of all emitted tokens, row after row, in nats; None until they are computed.
         output: of the verifier for the window; None: the caller has no need of it.
+        choices: the verifier's own token at each of the N positions.
     """
 
     window: Window
     drafted: list[int]
     accepted: list[int]
     emitted: list[list[int]]
+    parents: list[list[int]] | None = None
     paths: list[list[int]] | None = None
     scores: Tensor | None = None
     output: DecoderOutput | None = None
+    choices: Sequence[int] = ()
 
-    def moved(self) -> list[tuple[int, int, int]]:
-        """Keys and values of accepted tokens that stand behind another branch of a tree: (row, from, to) positions."""
-        if self.paths is None:
-            return []
-        found, first = [], 0
-        for row, path in enumerate(self.paths):
-            start = self.window.starts[row]
-            found += [
-                (row, start + slot - first, start + place)
-                for place, slot in enumerate(path)
-                if slot - first != place
-            ]
-            first += self.window.widths[row]
-        return found
+    def drafted_paths(self) -> list[list[int]]:
+        """The likeliest path of what was drafted for each row."""
+        rows = self.window.drafted_tokens()
+        if self.parents is None:
+            return rows
+        return [likeliest(*row) for row in zip(rows, self.parents, strict=True)]
 
     def last_places(self) -> list[int]:
         """The position of the window from which each row's last token comes; any position if the row has ended."""

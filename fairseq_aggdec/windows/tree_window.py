@@ -1,14 +1,13 @@
-"""Windows that branch: nodes of a tree of prefixes for every row, and trees of drafted tokens."""
+"""Windows that branch: nodes of a tree of prefixes, or of drafted tokens, for every row."""
 
 import functools
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.windows.transfer import sent, to_device
-from fairseq_aggdec.windows.window import DraftPath, Window
+from fairseq_aggdec.windows.window import Window
 
 
 class TreeWindow(Window):
@@ -81,87 +80,8 @@ class TreeWindow(Window):
         return mask.view(self.rows, 1, self.width, -1)[..., : self.end]
 
 
-class DraftedTree(TreeWindow):
-    """The last committed token of each row and a tree of drafted tokens below it.
-
-    All places up to a row's first are those of its committed tokens; when it is known which path stands, its keys and
-    values are moved behind them (:meth:`~fairseq_aggdec.engine.verifier.Verifier.settle`).
-
-    Args:
-        tokens: of each row, the last committed one first (host numbers).
-        parents: which of its row each drafted token follows, 0 being the last committed one (host numbers).
-        starts: positions of the last committed tokens (host numbers).
-        device: of the window.
-
-    Attributes:
-        above: (N,) int64, after which of the N positions each stands; a root after itself.
-        below: (N,) int64, how many drafted tokens lead to each, itself included; a root has 0.
-    """
-
-    def __init__(
-        self,
-        tokens: Sequence[Sequence[int]],
-        parents: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        device: torch.device,
-    ):
-        host = [token for row in tokens for token in row]
-        depths: list[int] = []
-        below: list[int] = []
-        above, seen = [], []
-        for following, start in zip(parents, starts, strict=True):
-            root = len(depths)
-            depths.append(start)
-            below.append(0)
-            above.append(root)
-            seen.append((2 << start) - 1)
-            for place, parent in enumerate(following, start + 1):
-                parent += root
-                depths.append(depths[parent] + 1)
-                below.append(below[parent] + 1)
-                above.append(parent)
-                seen.append(seen[parent] | 1 << place)
-        super().__init__(host, starts, [len(row) for row in tokens], depths, seen, device)
-        self.host_links, self.parents = (above, below), parents
-
-    @functools.cached_property
-    def links(self) -> Tensor:
-        """(2, N): ``above`` and ``below``, which only relaxed acceptance reads."""
-        return to_device(self.host_links, self.device)
-
-    @property
-    def above(self) -> Tensor:
-        return self.links[0]
-
-    @property
-    def below(self) -> Tensor:
-        return self.links[1]
-
-    @functools.cached_property
-    def outputs(self) -> Sequence[Sequence[int]]:
-        ends = itertools.accumulate(self.widths)
-        return [
-            self.host_depths[end - width : end]
-            for end, width in zip(ends, self.widths, strict=True)
-        ]
-
-    def drafted_paths(self) -> list[list[int]]:
-        """The likeliest path of each row."""
-        rows = super().drafted_paths()
-        return [likeliest(row, parents) for row, parents in zip(rows, self.parents, strict=True)]
-
-    def paths(self) -> list[list[DraftPath]]:
-        rows: list[list[DraftPath]] = []
-        for tokens, parents in zip(super().drafted_paths(), self.parents, strict=True):
-            paths: list[list[int]] = [[]]
-            for token, parent in zip(tokens, parents, strict=True):
-                paths.append([*paths[parent], token])
-            rows.append([(path, [node]) for node, path in enumerate(paths)])
-        return rows
-
-
 def likeliest(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-    """The first path through a tree: tokens and parents as :class:`DraftedTree` has them, without the root."""
+    """The first path through a tree: tokens and parents as of a :class:`~fairseq_aggdec.windows.draft.Draft`."""
     path, end = [], 0
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
         if parent == end:

@@ -27,9 +27,6 @@ from torch import Tensor
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import sent, to_device
 
-# Tokens of a path of a draft, and the slots along it: the first slot is the last committed token's.
-DraftPath = tuple[list[int], Sequence[int]]
-
 
 class Window:
     """N new positions of B rows, W slots in the widest row.
@@ -93,23 +90,10 @@ class Window:
         """(N,) int64, row after row."""
         return to_device(self.host, self.device)
 
-    @property
-    def outputs(self) -> Sequence[Sequence[int]]:
-        """The output indices that each row's positions predict, the first the smallest (host numbers)."""
-        return [
-            range(start, start + width)
-            for start, width in zip(self.starts, self.widths, strict=True)
-        ]
-
-    def drafted_paths(self) -> list[list[int]]:
+    def drafted_tokens(self) -> list[list[int]]:
         """The tokens of each row after its first."""
         tokens, ends = self.host_tokens(), itertools.accumulate(self.widths)
         return [tokens[end - width + 1 : end] for end, width in zip(ends, self.widths, strict=True)]
-
-    def paths(self) -> list[list[DraftPath]]:
-        """The tokens of each row after its first, as paths: here one that holds all slots."""
-        rows = self.drafted_paths()
-        return [[(row, range(width))] for row, width in zip(rows, self.widths, strict=True)]
 
     def host_tokens(self) -> list[int]:
         """The N tokens on the host; tokens of a device are fetched once."""

@@ -16,6 +16,7 @@ from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import DRAFT, NO_ROOM, WholeSearch
 from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.greedy import generator as generator_module
 from fairseq_aggdec.search.greedy import library
 from fairseq_aggdec.windows.draft import Draft
 from tests.equality.test_blockwise import chained, headed
@@ -107,12 +108,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The Python search decodes."""
-
-    def on_host(generator: Any, state: Any) -> None:
-        generator._search_on_host(state, generator.drafter, generator.counters)
-
-    monkeypatch.setattr(library, "decode", on_host)
+    """Python drafts and PyTorch reads the windows."""
+    monkeypatch.setattr(generator_module, "read_by_windows", lambda request: "a test")
+    monkeypatch.setattr(library, "_as_it_says", lambda drafter, name: False)
 
 
 def built(method: str, model: Any, **options: Any) -> tuple[Any, Any]:

@@ -31,7 +31,6 @@ from fairseq_aggdec.search.compiled.searches import (
     address,
 )
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.transfer import int64_array
 from tests.equality.test_gad import drafter
 from tests.support import (
@@ -241,7 +240,7 @@ def beam_take() -> None:
     options = BeamOptionsStruct(1, HUGE, 2, 1, 3, 2, 1, limit=5)
     search = WholeSearch("beam", options)
     assert search.ask() is not None
-    search.library.aggdec_search_take(search.handle, None, HUGE)
+    search.library.aggdec_search_take(search.handle, None, None, HUGE)
 
 
 @pytest.mark.parametrize(
@@ -279,36 +278,9 @@ def test_too_little_memory_in_a_thread(copier: Any) -> None:
         layers.library.aggdec_decode(*layers.addresses, out.data_ptr())
 
 
-@pytest.mark.parametrize("method", ["greedy", "iad"])
-def test_rules_of_an_heir(copier: Any, method: str, runs: list[int]) -> None:
-    task, generator = built(method, copier)
-    never = int(found_by(task, generator, copier)[0]["tokens"][0])
-
-    class Never(Rules):
-        def hidden(self, window: Any, state: Any) -> Any:
-            forced, banned = super().hidden(window, state)
-            return forced, sorted(banned + [(i, never) for i in range(sum(window.widths))])
-
-    generator.rules = Never(generator.pad, generator.unk, generator.eos)
-    del runs[:]
-    found = found_by(task, generator, copier)
-    assert not runs
-    assert not any(never in hypothesis["tokens"].tolist() for hypothesis in found)
-
-
-def test_scores_of_an_heir(copier: Any) -> None:
-    class Zero(Rules):
-        def scores(self, logits: Any, tokens: Any) -> Any:
-            return super().scores(logits, tokens).zero_()
-
-    task, generator = built("greedy", copier)
-    generator.rules = Zero(generator.pad, generator.unk, generator.eos)
-    assert {float(hypothesis["score"]) for hypothesis in found_by(task, generator, copier)} == {0.0}
-
-
 def test_acceptance_of_an_heir(copier: Any, runs: list[int]) -> None:
     class Nothing(TopBeta):
-        def __call__(self, logits: Any, choices: Any, drafted: Any, tree: Any = None, /) -> Any:
+        def __call__(self, logits: Any, choices: Any, drafted: Any, /) -> Any:
             return torch.zeros_like(drafted, dtype=torch.bool)
 
     task, generator = built("iad", copier)

@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.graphs.capture import Captured, made
 from fairseq_aggdec.engine.graphs.window_graphs import CapturedStep, GridSize, KeysValues
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
@@ -110,6 +110,23 @@ def test_graphs_of_a_pool_share_their_memory(gpu: torch.device) -> None:
     assert kept.cpu().isnan().all()
 
 
+def drafted_tree(
+    tokens: list[list[int]], parents: list[list[int]], starts: list[int], device: torch.device
+) -> TreeWindow:
+    """The last token of each row and a tree below it: which of its row each of the others follows."""
+    depths: list[int] = []
+    seen: list[int] = []
+    for own, start in zip(parents, starts, strict=True):
+        root = len(depths)
+        depths.append(start)
+        seen.append((2 << start) - 1)
+        for place, parent in enumerate(own, start + 1):
+            depths.append(depths[root + parent] + 1)
+            seen.append(seen[root + parent] | 1 << place)
+    flat = [token for row in tokens for token in row]
+    return TreeWindow(flat, starts, list(map(len, tokens)), depths, seen, device)
+
+
 class Twins:
     """A decoder with graphs on the device and one without on the CPU, which are asked the same."""
 
@@ -132,7 +149,7 @@ class Twins:
     def draw(self, device: torch.device, kind: str, drawn: list[Any]) -> Window:
         tokens, starts, blocks, parents = drawn
         if kind == "tree":
-            return DraftedTree(tokens, parents, starts, device)
+            return drafted_tree(tokens, parents, starts, device)
         flat = to_device([token for row in tokens for token in row], device)
         return Window(flat, starts, list(map(len, tokens)), blocks if kind == "block" else None)
 

@@ -10,16 +10,9 @@ import pytest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search import engines
-from fairseq_aggdec.search.acceptance import AtLeast, TopBeta, exact
+from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.engines import BEAM, DRAFT_ONLY, GREEDY, INTERLEAVED, EngineRequest
-from fairseq_aggdec.search.rules import Rules
-
-RULES = Rules(1, 3, 2)
-
-
-class Heir(Rules):
-    """Rules of somebody else."""
 
 
 class OnHost(DeviceDrafter):
@@ -48,7 +41,7 @@ def reader(captures: bool = False, **facts: Any) -> tuple[Any, Any]:
 GPU = {"captures": True}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     # engine that decodes, request, reader, is there a compiled library?
-    *((("library", {}, {}, True)), ("python", {}, {}, False), ("board", {}, GPU, True)),
+    *((("library", {}, {}, True)), ("stock", {}, {}, False), ("board", {}, GPU, True)),
     *((("board", {}, {"launches": True}, True)), ("board", {}, GPU, False)),
     ("library", {"drafter": Drafter()}, GPU, True),
     ("library", {"drafter": OnHost()}, GPU, True),
@@ -57,15 +50,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("library", {"restricted": True}, GPU, True),
     ("library", {"accept": TopBeta(3)}, {}, True),
     ("library", {}, {"models": 2}, True),
-    ("python", {"rules": Heir(1, 3, 2)}, GPU, True),
-    ("python", {"accept": AtLeast(2, exact)}, {}, True),
+    ("library", {"accept": AtLeast(2, exact)}, {}, True),
     ("board", {"accept": AtLeast(2, exact)}, GPU, True),
-    ("python", {"search": DRAFT_ONLY}, {}, True),
-    ("python", {"search": INTERLEAVED}, GPU, True),
-    ("python", {}, {"grid": 1}, True),
-    ("python", {}, {"compiled": False}, True),
-    ("python", {}, {"project_out": 1}, True),
-    ("python", {}, {"kernel": None}, True),
+    ("library", {"search": DRAFT_ONLY}, {}, True),
+    ("board", {"search": INTERLEAVED}, GPU, True),
+    ("board", {"search": INTERLEAVED}, {}, True),
     ("stock", {"only_stock": "a bos_token that is padding"}, GPU, True),
     ("board", {"search": BEAM}, GPU, True),
     ("board", {"search": BEAM}, {}, False),
@@ -74,8 +63,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("library", {"search": BEAM}, {"launches": True}, True),
     ("library", {"search": BEAM, "watched": "somebody"}, GPU, True),
     ("library", {"search": BEAM}, GPU | {"reads_trees": False}, True),
-    ("python", {"search": BEAM, "expects_heads": lambda: True}, {}, True),
-    ("python", {"search": BEAM, "own": "Replayed"}, GPU, True),
+    ("library", {"search": BEAM, "own": "Replayed"}, GPU, True),
+]
+# Who reads the windows of a search in the library: PyTorch where there is a reason.
+READ: list[tuple[bool, dict[str, Any], dict[str, Any]]] = [
+    # by windows, request, reader
+    *((False, {}, {}), (False, {"accept": TopBeta(3)}, {}), (False, {}, {"models": 2})),
+    (False, {"accept": AtLeast(2, Distance(1, 4))}, {}),
+    (True, {"accept": lambda logits, choices, drafted: drafted > 0}, {}),
+    (True, {"accept": AtLeast(2, lambda logits, choices, drafted: drafted > 0)}, {}),
+    *((True, {}, {"grid": 1}), (True, {}, {"compiled": False}), (True, {}, {"project_out": 1})),
+    (True, {}, {"kernel": None}),
+    *((False, {"search": BEAM}, {}), (True, {"search": BEAM, "own": "Replayed"}, {})),
+    (True, {"search": BEAM, "expects_heads": lambda: True}, {}),
 ]
 
 
@@ -87,12 +87,26 @@ def test_which_engine_decodes(
     library: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    request = made(asked, facts, library, monkeypatch)
+    found = engines.gaps_of(request)
+    assert found[-1][0].name == engine and found[-1][1] is None
+    assert all(gap for _, gap in found[:-1])  # a sentence for each that was passed over
+    assert [one.name for one, _ in found] == [one.name for one in engines.ENGINES][: len(found)]
+
+
+def made(
+    asked: dict[str, Any], facts: dict[str, Any], library: bool, monkeypatch: pytest.MonkeyPatch
+) -> EngineRequest:
     known, kernel = reader(**facts)
     monkeypatch.setattr(CachedDecoder, "chosen", kernel, raising=False)
     monkeypatch.setattr(engines, "kernels", lambda: object() if library else None)
     monkeypatch.setattr(engines, "Verifier", type(known))
-    request = {"search": GREEDY, "rules": RULES, "drafter": EmptyDrafter()} | asked
-    found = engines.gaps_of(EngineRequest(reader=known, **request))
-    assert found[-1][0].name == engine and found[-1][1] is None
-    assert all(gap for _, gap in found[:-1])  # a sentence for each that was passed over
-    assert [one.name for one, _ in found] == [one.name for one in engines.ENGINES][: len(found)]
+    return EngineRequest(reader=known, **{"search": GREEDY, "drafter": EmptyDrafter()} | asked)
+
+
+@pytest.mark.parametrize(("by_windows", "asked", "facts"), READ)
+def test_who_reads_the_windows(
+    by_windows: bool, asked: dict[str, Any], facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = made(asked, facts, True, monkeypatch)
+    assert bool(engines.read_by_windows(request)) == by_windows

@@ -34,7 +34,7 @@ from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.largest import candidates, ranks_alike
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, TopBeta, distance, exact
+from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.judge import fused
@@ -276,7 +276,7 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
     rules, ngrams = Rules(PAD, UNK, EOS), Rules(PAD, UNK, EOS, no_repeat_ngram_size=3)
     assert type(fused.bookkeeping(rules, exact, CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(ngrams, AtLeast(2, TopBeta(3)), CPU)) is FusedBookkeeping
-    assert type(fused.bookkeeping(rules, distance(1, 9), CPU)) is Bookkeeping
+    assert type(fused.bookkeeping(rules, Distance(1, 9), CPU)) is Bookkeeping
     assert operators.usable(CPU, copies_alike) and operators.usable(CPU, read_alike)
     calls = []
 

@@ -17,7 +17,7 @@ from fairseq_aggdec.drafters.trees import (
     candidates,
     grow,
 )
-from fairseq_aggdec.search.judge.tensors import best_path
+from tests.reference.greedy import best_path
 
 EOS = 2
 

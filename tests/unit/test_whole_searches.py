@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,17 +18,18 @@ from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.acceptance import TopBeta, exact
+from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.searches import MATCHES, Outputs, WholeSearch, numbers
+from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.greedy.library import hand_over, search_of
-from fairseq_aggdec.search.greedy.search import GreedySearch
+from fairseq_aggdec.search.greedy.outside import Follower
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -35,6 +37,7 @@ from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput
 from tests.plain_beam_search import BeamSearch, SentenceRules, SentenceSearch
+from tests.reference import greedy
 
 PAD, EOS, UNK, START = 1, 2, 3, 0
 CPU = torch.device("cpu")
@@ -50,6 +53,9 @@ class Model:
         self.rows = rows.round() if chance.random() < 0.3 else rows  # many ties
         if chance.random() < 0.03:
             self.rows[chance.randrange(31)] = torch.nan
+
+    def of(self, sentence: int) -> Callable[[Sequence[int]], Tensor]:
+        return lambda prefix: self.logits([sentence], [prefix])[0]
 
     def logits(self, sentences: Sequence[int], prefixes: Sequence[Sequence[int]]) -> Tensor:
         pairs = zip(sentences, prefixes, strict=True)
@@ -87,6 +93,8 @@ class Cache:
         return self.model.logits(*zip(*found, strict=True))
 
     def keep(self, kept: Any) -> None:
+        for row, source, target in kept.moved:
+            self.read_tokens[row][target] = self.read_tokens[row][source]
         if kept.rows is not None:
             self.sentences = [self.sentences[row] for row in kept.rows]
             self.read_tokens = [self.read_tokens[row] for row in kept.rows]
@@ -268,13 +276,9 @@ def scores_of(search: SearchedTree, ending: Ending) -> list[float]:
 
 
 class Reads:
-    """A verifier that can read every draft."""
+    """A verifier, as far as copies ask."""
 
-    compiled, reads_trees = True, True
-
-    @staticmethod
-    def readable(draft: Draft) -> Draft:
-        return draft
+    compiled = True
 
 
 class Copier(CopyDrafter):
@@ -287,6 +291,22 @@ class Copier(CopyDrafter):
 
     def copied(self, sample: Any) -> list[list[int]]:
         return self.texts_given
+
+
+class Stranger(Drafter):
+    """Drafts chains or trees of a few words."""
+
+    def __init__(self, seed: int, branches: bool):
+        self.seed, self.branches = seed, branches
+
+    def draft(self, state: DecodeState) -> Draft:
+        tokens, parents = [], []
+        for row in state.rows:  # rows may come in any order
+            chance = random.Random(f"{self.seed} {row.index} {row.position}")
+            size = chance.randint(0, min(5, row.end - row.position))
+            tokens.append([chance.choice((EOS, UNK, 3, 3, 3, 2)) for _ in range(size)])
+            parents.append([chance.randint(0, n) for n in range(size)])
+        return Draft(tokens, parents if self.branches else None)
 
 
 def random_text(chance: random.Random, types: int) -> list[int]:
@@ -327,9 +347,25 @@ def greedy_case(seed: int) -> None:
 
     texts = [random_text(chance, types) for _ in range(rows)]
     match, draft_length = chance.choice(MATCHES), random_length(chance)
-    accept = chance.choice((exact, exact, TopBeta(2, 1.0), TopBeta(3)))
+    accept = chance.choice(
+        (
+            exact,
+            exact,
+            TopBeta(2, 1.0),
+            TopBeta(3),
+            Distance(1, 3),
+            AtLeast(3, exact),
+            AtLeast(2, TopBeta(2)),
+        )
+    )
+    branches, kind = chance.random() < 0.5, chance.randrange(4)
+    verifier: Any = Reads()
 
-    def drafter() -> CopyDrafter:
+    def drafter() -> Drafter:
+        if kind == 0:
+            return EmptyDrafter()
+        if kind == 1:
+            return Stranger(seed, branches)
         made = Copier(texts, match, draft_length)
         made.start({}, verifier, state())
         return made
@@ -346,29 +382,36 @@ def greedy_case(seed: int) -> None:
             CPU,
         )
 
-    expected, counters = state(), Counters()
-    verifier: Any = Reads()
-    told: Drafter = drafter() if chance.random() < 0.7 else EmptyDrafter()
+    told = drafter()
     copies = told.copies()
-    assert copies is not None
-    search = GreedySearch(verifier, told, accept, rules, expected, counters)
-    decode(Cache(model, rows), search, counters)
+    expected, calls = greedy.decode(state(), model.of, rules, accept, told)
     found, counted = state(), Counters()
-    whole = search_of(found, rules, copies, accept)
-    run(whole, Cache(model, rows))
-    verdict = hand_over(Outputs(whole, rows), found, counted, bool(copies.texts))
-    if isinstance(told, CopyDrafter) and copies.texts:
+    outside = copies is None
+    whole = search_of(found, rules, copies or NO_COPIES, accept, outside=outside, types=types)
+    if outside:
+        reader = WindowReader(Cache(model, rows), CPU, accept, Counters())
+        follower = Follower(whole, found, drafter(), output=reader.output)
+        reader.run(whole, draft=follower.draft)
+        follower.follow()
+    else:
+        run(whole, Cache(model, rows))
+    outputs = Outputs(whole, rows)
+    verdict = hand_over(outputs, found, counted, outside or bool(copies and copies.texts))
+    if isinstance(told, CopyDrafter) and copies and copies.texts:
         other = drafter()
-        assert verdict is not None
+        assert verdict is not None and isinstance(other, CopyDrafter)
         other.observe_batch(verdict)
         assert vars(other.draft_length.total) == vars(told.draft_length.total)
-    by_index = sorted(expected.finished, key=lambda row: row.index)
-    assert [row.tokens for row in found.finished] == [row.tokens for row in by_index]
-    assert [row.iterations for row in found.finished] == [row.iterations for row in by_index]
-    for one, other in zip(found.token_scores(), expected.token_scores(), strict=True):
-        assert str(one) == str(other)  # NaN is like itself
-    counted.seconds = counters.seconds
-    assert counted == counters
+    assert outputs.tokens() == [sentence.row.tokens[1:] for sentence in expected]
+    assert outputs.rounds == [len(sentence.iterations) for sentence in expected]
+    for sentence, own in zip(expected, outputs.scores(), strict=True):
+        scores = [score for one in sentence.iterations for score in one.scores]
+        assert own == pytest.approx(scores, abs=1e-4, nan_ok=True)
+    done = [one for sentence in expected for one in sentence.iterations]
+    assert counted.calls == calls
+    assert counted.drafted == sum(one.drafted for one in done)
+    assert counted.accepted == sum(one.accepted for one in done)
+    assert counted.emitted == Counter(len(one.gained) for one in done)
 
 
 CASES = [beam_case, greedy_case]

@@ -1,6 +1,6 @@
 // Which drafted tokens stand, the verifier's own choices or others among its best, and what the emitted tokens score.
 //
-// fairseq_aggdec/search/judge/tensors.py, acceptance.py and rules.py do the same in PyTorch's operators.
+// fairseq_aggdec/search/acceptance.py and rules.py do the same in PyTorch's operators.
 
 #pragma once
 
@@ -30,25 +30,46 @@ int64_t above(const Judgement& call, int64_t place) { return call.above ? call.a
 
 // Whether a token stands for a choice by the logits of a place, -inf for tokens that must not be written.
 bool near(const Judgement& call, const float* x, int64_t choice, int64_t token) {
+    const Acceptance& accept = call.accept;
     const float own = x[token];
-    if (call.beta == 1 || !(own > NEVER) || !(x[choice] - own <= static_cast<float>(call.tolerance))) return false;
+    if (!(own > NEVER)) return false;
+    if (choice >= accept.first_number && token >= accept.first_number && std::abs(choice - token) <= accept.epsilon)
+        return true;
+    if (accept.beta <= 1 || !(x[choice] - own <= static_cast<float>(accept.tolerance))) return false;
     int64_t better = 0;
     for (int64_t type = 0; type < call.types; ++type) better += x[type] > own;
-    return better < call.beta;
+    return better < accept.beta;
 }
 
-// Says of each of the nodes behind a place, which are before `end`, whether it stands there.
-void mark(const Judgement& call, const float* x, int64_t place, int64_t end, int64_t choice, uint8_t* stands) {
+// How many drafted tokens lead to a place, those behind the place of the last committed token.
+int64_t depth(const Judgement& call, int64_t first, int64_t place) {
+    if (!call.above) return place - first;
+    int64_t count = 0;
+    for (; place != first; place = call.above[place]) ++count;
+    return count;
+}
+
+// Says of each of the nodes behind a place, which are before `end`, whether it stands there. first: of the row; x: null
+// where the choice is forced.
+void mark(const Judgement& call, const float* x, int64_t first, int64_t place, int64_t end, int64_t choice,
+          uint8_t* stands) {
+    const Acceptance& accept = call.accept;
+    const bool sure = x && accept.least && depth(call, first, place) + 1 < accept.least;
+    const bool relaxed = x && (accept.beta > 1 || accept.epsilon > 0);
     for (int64_t next = place + 1; next < end; ++next) {
         const int64_t token = call.tokens[next];
-        if (above(call, next) == place) stands[next] = token == choice || (x && near(call, x, choice, token));
+        if (above(call, next) == place)
+            stands[next] = call.stands ? call.stands[next]
+                                       : token == choice || (sure && x[token] > NEVER) ||
+                                             (relaxed && near(call, x, choice, token));
         if (!call.above) break;
     }
 }
 
 // The choice of one place, and which nodes behind it stand: pairs are those of this place and others behind it, and are
 // gone when it was made.
-int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& banned, const Pair*& forced, uint8_t* stands) {
+int64_t choose(const Judgement& call, int64_t row, int64_t place, int64_t end, const Pair*& banned, const Pair*& forced,
+               uint8_t* stands) {
     const Pair *banned_end = call.banned + call.banned_count, *forced_end = call.forced + call.forced_count;
     float* x = call.logits + place * call.types;
     const Pair* first = banned;
@@ -56,7 +77,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
     int64_t given = -1;
     for (; forced < forced_end && forced->place == place; ++forced) given = forced->token;
     if (given >= 0) {
-        mark(call, nullptr, place, end, given, stands);
+        mark(call, nullptr, row, place, end, given, stands);
         return given;
     }
     const float pad = x[call.pad], unk = x[call.unk];
@@ -69,7 +90,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
         x[pair->token] = NEVER;
     }
     const int64_t choice = first_largest(x, call.types);
-    mark(call, call.beta > 0 ? x : nullptr, place, end, choice, stands);
+    mark(call, x, row, place, end, choice, stands);
     // In reverse: a token may be banned twice.
     for (size_t i = kept.size(); i-- > 0;) x[first[i].token] = kept[i];
     if (call.unk_penalty != 0.0) x[call.unk] = unk;
@@ -102,18 +123,19 @@ void judge(const Judgement& call) {
     const Pair *banned = call.banned, *forced = call.forced;
     int64_t first = 0, out = 0;
     const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
-    int64_t* choices = scratch<int64_t, Scratch::CHOICES>(count);  // the verifier's own
+    int64_t* choices = call.choices;
     uint8_t* stands = scratch<uint8_t, Scratch::ACCEPTED>(count);
     Way* ways = scratch<Way, Scratch::WAYS>(count);
     for (int64_t row = 0; row < call.rows; ++row) {
         const int64_t end = first + call.widths[row], begin = out;
         for (int64_t place = first; place < end; ++place)
-            choices[place] = choose(call, place, end, banned, forced, stands);
+            choices[place] = choose(call, first, place, end, banned, forced, stands);
         find_ways(call, choices, stands, first, end, ways);
         int64_t place = first, accepted = 0;
         for (;;) {
-            const int64_t next = ways[place].node;
-            const int64_t token = next ? call.tokens[next] : choices[place];
+            const bool alone = call.accept.alone;
+            const int64_t next = alone ? (place + 1 < end ? place + 1 : 0) : ways[place].node;
+            const int64_t token = next && !alone ? call.tokens[next] : choices[place];
             call.places[out] = place;
             call.gained[out] = token;
             call.scores[out++] = score(call, place, token);
@@ -121,8 +143,8 @@ void judge(const Judgement& call) {
             if (!next || token == call.eos) break;
             place = next;
         }
-        call.accepted[row] = accepted;
         call.emitted[row] = out - begin;
+        call.accepted[row] = call.accept.alone ? call.emitted[row] : accepted;
         first = end;
     }
 }

@@ -84,6 +84,15 @@ struct Pair {
     int64_t place, token;
 };
 
+// Which drafted tokens are accepted beside the model's own choices: search/acceptance.py has the rules.
+struct Acceptance {
+    int64_t beta;          // among this number of best (0: only the choices) ...
+    double tolerance;      // ... if it is at most this many nats behind the best
+    int64_t epsilon, first_number;  // a number at most this far from the choice, numbers being types from the first on
+    int64_t least;         // tokens that an iteration gains in any case, as far as drafted
+    int64_t alone;         // nothing is verified: the choices of all places are gained
+};
+
 // What of drafts is accepted is asked by this. Letters: R rows, N places of their windows, row after row, V types.
 struct Judgement {
     int64_t rows, types;
@@ -98,8 +107,9 @@ struct Judgement {
     int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
     int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
     float* scores;                    // (N), out: their log-probabilities
-    int64_t beta;                     // a drafted token is accepted among this number of best (0: only along the choices) ...
-    double tolerance;                 // ... if it is at most this many nats behind the best
+    int64_t *choices;                 // (N), out: the model's own tokens
+    const uint8_t* stands;            // (N), whether each drafted token is accepted, as Python says; null: by `accept`
+    Acceptance accept;
 };
 
 // How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.

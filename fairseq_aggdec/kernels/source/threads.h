@@ -92,7 +92,7 @@ enum class Scratch {
     INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS,  // layers
     HEADS_HIDDEN, HEADS_ADDED,
     DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
-    CHOICES, ACCEPTED, WAYS,  // the judge
+    ACCEPTED, WAYS,  // the judge
     WINDOW_FEATURES, WINDOW_HIDDEN, WINDOW_HEAD, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
 };
 

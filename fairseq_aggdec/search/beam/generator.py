@@ -18,7 +18,7 @@ from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypo
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import Outputs
-from fairseq_aggdec.search.engines import BEAM, EngineRequest
+from fairseq_aggdec.search.engines import BEAM, EngineRequest, read_by_windows
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.loop import decode
@@ -84,14 +84,15 @@ class BeamGenerator(CachedGenerator):
             self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
         self.searches = []
         library = functools.cache(lambda: self._library(batch, limits))
-        engine = self._engine(self._request(library))
+        request = self._request(library)
+        engine = self._engine(request)
         if engine == "board":
             loop = self._loop()
             with self.counters.clock("verify"):
                 given = self.options, limits, batch.start, batch.prefixes
                 found = loop.decode(*given, self.counters, self.watch)
             return self._kept(found, loop.trees)
-        whole = engine == "library"
+        whole = read_by_windows(request) is None
         (self._compiled if whole else self._by_windows)(library(), batch.source.device)
         outputs = library().outputs(self.counters)
         if whole:

@@ -17,7 +17,9 @@ from fairseq_aggdec.search.compiled.searches import (
     ReaderStruct,
     ReadingStruct,
     WholeSearch,
+    floats,
 )
+from fairseq_aggdec.windows.window import DecoderOutput
 
 # A call of the library is at most about so long, seconds: between two calls Python handles signals (Ctrl-C) and asks
 # whether the batch is still wanted.
@@ -91,6 +93,14 @@ class CompiledReaders:
     def decide_at_once(self) -> None:
         """Has all logits of a window decided at once, so that they can be looked at."""
         self.together = 1 << 62
+
+    def output(self, view: Any) -> DecoderOutput | None:
+        """What the models said of the last window, which ``view`` shows; None: its logits were decided in parts."""
+        if not (view.logits and view.features):
+            return None
+        features = floats(view.features, view.places * view.channels).view(view.places, -1)
+        logits = floats(view.logits, view.places * view.types).view(view.places, -1)
+        return DecoderOutput(logits, [features])
 
     def run(
         self,

@@ -9,9 +9,10 @@ from array import array
 from ctypes import byref  # unlike addressof() it asks no audit hooks
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.library import checked, kernels, structure
+from fairseq_aggdec.kernels.library import AcceptanceStruct, checked, kernels, structure
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -19,7 +20,7 @@ MeanStruct = structure("search/beam_budget.h", "Mean")
 BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
 BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
 CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
-GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions")
+GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions", Acceptance=AcceptanceStruct)
 DraftBudgetStruct = structure("search/draft_budget.h", "DraftBudget")
 ModelOptionsStruct = structure("search/model_drafter.h", "ModelOptions")
 SlotOptionsStruct = structure(
@@ -47,11 +48,15 @@ def _declared(library: Any) -> Any:
     for name, result, arguments in (
         ("search_free", None, (_pointer,)),
         ("search_ask", _int, (_pointer, _pointer)),
-        ("search_take", _int, (_pointer, _pointer, _int)),
+        ("search_draft", _int, (_pointer,)),
+        ("search_take", _int, (_pointer, _pointer, _pointer, _int)),
         ("search_run", _int, (_pointer,) * 3),
         ("search_found", _int, (_pointer, _pointer)),
         ("greedy_watch", None, (_pointer,)),
         ("greedy_verdict", _int, (_pointer, _pointer)),
+        ("greedy_left", _int, (_pointer, _pointer)),
+        ("greedy_hide", _int, (_pointer, _pointer, _int)),
+        ("greedy_accept", None, (_pointer, _pointer)),
         ("greedy_propose", _int, (_pointer, _pointer, _pointer, _pointer)),
         ("greedy_model", None, (_pointer, _pointer)),
         ("beam_take", _int, (_pointer, _pointer, _int)),
@@ -74,6 +79,14 @@ def numbers(of: Any, count: int) -> list[Any]:
     """The first numbers that a field of a structure points to; none where it points to nothing."""
     found: list[Any] = of[:count] if of else []
     return found
+
+
+def floats(at: int, count: int) -> Tensor:
+    """Numbers of the library's memory, which it uses again: a copy."""
+    if not count:
+        return torch.empty(0)
+    memory = (ctypes.c_float * count).from_address(at)
+    return torch.frombuffer(memory, dtype=torch.float32).clone()
 
 
 def address(of: Any) -> int:
@@ -106,9 +119,28 @@ class WholeSearch:
         more = self.library.aggdec_search_ask(self.handle, byref(self.asked))
         return self.asked if more else None
 
-    def take(self, logits: Tensor) -> None:
-        """Goes on with the logits (N, V) fp32 of the window, which may be changed."""
-        self.library.aggdec_search_take(self.handle, logits.data_ptr(), logits.size(1))
+    def take(self, logits: Tensor, features: Tensor | None = None) -> None:
+        """Goes on with the logits (N, V) fp32 of the window, which may be changed, and its features (N, C) fp32."""
+        read = None if features is None else features.data_ptr()
+        self.library.aggdec_search_take(self.handle, read, logits.data_ptr(), logits.size(1))
+
+    def draft(self) -> bool:
+        """Makes the draft of the next window, once; false where Python has to be asked for it."""
+        drafted: bool = self.library.aggdec_search_draft(self.handle) != DRAFT
+        return drafted
+
+    def hide(self, logits: Tensor) -> None:
+        """Hides in the logits (N, V) fp32 of the window of a greedy search what its places must not have."""
+        self.library.aggdec_greedy_hide(self.handle, logits.data_ptr(), logits.size(1))
+
+    def left(self, most: int) -> list[int]:
+        """The sentences of a greedy search, at most ``most``, that have not ended."""
+        rows = (_int * most)()
+        return rows[: self.library.aggdec_greedy_left(self.handle, rows)]
+
+    def accept(self, stands: Tensor) -> None:
+        """Says which tokens (N,) uint8 of the window are accepted; read when its logits are taken."""
+        self.library.aggdec_greedy_accept(self.handle, stands.data_ptr())
 
     def verdict(self) -> Any:
         """What became of the last window of a greedy search that is watched, until the next is asked for."""

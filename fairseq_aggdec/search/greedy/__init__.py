@@ -1,1 +1,1 @@
-"""Greedy search, drafted or not: the generator, and the search in the compiled library, on a device and in Python."""
+"""Greedy search, drafted or not: the generator, and the search in the compiled library and on a device."""

@@ -13,18 +13,19 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import Beside
+from fairseq_aggdec.engine.member import LeftToStock
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.search.engines import GREEDY, EngineRequest
+from fairseq_aggdec.search.engines import GREEDY, EngineRequest, read_by_windows
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
 from fairseq_aggdec.search.generator import UNK_BEHIND_END, CachedGenerator
 from fairseq_aggdec.search.greedy import library
-from fairseq_aggdec.search.greedy.search import GreedySearch, OnIteration
-from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.greedy.outside import OnIteration
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Batch, DecodeState, Row
 from fairseq_aggdec.windows.transfer import Watch
@@ -45,7 +46,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
     Attributes:
         verified: a verifier checks the drafts; false for a drafter that decodes alone.
         watch: is called after each iteration, which is then done on the host; see
-            :class:`~fairseq_aggdec.search.greedy.search.GreedySearch`.
+            :class:`~fairseq_aggdec.search.greedy.outside.Follower`.
     """
 
     asked_search = GREEDY
@@ -64,7 +65,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
-        self.rules = Rules.of(self)
         self.device_loop: DeviceLoop | None = None
 
     def _prepare(self) -> None:
@@ -77,8 +77,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """Decodes one token of the sentence with which the verifier was started."""
         device = next(self.model.parameters()).device
         state = DecodeState([Row(0, [self.eos], end=1, floor=1)], self.eos, device)
+        if kernels() is None:
+            return
         with suppress(NonFiniteError):  # the first sentence that needs a broken weight says so
-            self._search_on_host(state, EmptyDrafter(), Counters())
+            library.decode(self, state, EmptyDrafter(), Counters(), whole=False)
             self._hypotheses(state)
 
     def _release(self) -> None:
@@ -110,8 +112,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
-        if type(self.rules) is Rules and self.rules is not (rules := Rules.of(self.options)):
-            self.rules = rules  # they were nobody's own
         rows, device = self._rows(batch, limits), batch.source.device
         state = DecodeState(rows, self.eos, device, batch.sample)
         restricted = self._start(batch, state, limits)
@@ -149,9 +149,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
             with counters.clock("verify"):
                 self._loop_of(self.drafter).decode(state, size, counters)
         elif engine == "library":
-            library.decode(self, state)
+            self._decode_in_library(state, whole=read_by_windows(request) is None)
         else:
-            self._search_on_host(state, self.drafter, counters)
+            raise LeftToStock("; ".join(gap for _, gap in self.engines if gap))
 
     def _request(self, state: DecodeState, restricted: bool) -> EngineRequest:
         watched = None
@@ -160,7 +160,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         elif state.rows[0].history is not None:
             watched = "--retain-iter-history"
         return EngineRequest(
-            *(self.asked_search, self._reader, None, self.accept, self.rules, self.drafter, state),
+            *(self.asked_search, self._reader, None, self.accept, self.drafter, state),
             watched=watched,
             timed=self.counters.wait is not None,
             restricted=restricted,
@@ -171,9 +171,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """Reads the windows."""
         return self.verifier
 
-    def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
-        parts = self.verifier, drafter, self.accept, self.rules
-        decode(self.verifier, GreedySearch(*parts, state, counters, self.watch), counters)
+    def _decode_in_library(self, state: DecodeState, whole: bool) -> None:
+        library.decode(self, state, self.drafter, self.counters, whole)
 
     @cached_property
     def on_device(self) -> type[DeviceLoop]:
@@ -184,7 +183,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _loop_of(self, drafter: Any) -> DeviceLoop:
         """The loop of the last batch, or a new one if the verifier, the drafter or the rules have changed."""
-        loop, parts = self.device_loop, (self.verifier, drafter, self.accept, self.rules)
+        rules, loop = Rules.of(self.options), self.device_loop
+        parts = self.verifier, drafter, self.accept, rules
         if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:
             loop = self.on_device(*parts)
             self.device_loop = loop
@@ -206,11 +206,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _hypotheses(self, done: DecodeState) -> list[list[Hypothesis]]:
         rows = sorted(done.finished, key=attrgetter("index"))
-        token_scores = done.token_scores()
-        totals = list(map(sum, token_scores))
+        totals = list(map(sum, done.scores))
         check_scores(totals)
         found = []
-        for row, scores, total in zip(rows, token_scores, totals, strict=True):
+        for row, scores, total in zip(rows, done.scores, totals, strict=True):
             tokens = row.tokens[1:]
             score = self.options.score(total, len(tokens))
             found.append([of_numbers(tokens, scores, score, row.iterations, row.history or ())])

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_aggdec.kernels.library import WORD
-from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
+from fairseq_aggdec.kernels.library import WORD, AcceptanceStruct
+from fairseq_aggdec.search.acceptance import Acceptance, exact, known
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
@@ -18,6 +18,7 @@ from fairseq_aggdec.search.compiled.searches import (
     WholeSearch,
     address,
 )
+from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, InLibrary
 from fairseq_aggdec.search.greedy.outside import Follower
@@ -39,14 +40,20 @@ def search_of(
     outside: bool = False,
     types: int = 0,
     channels: int = 0,
+    slots: int = 0,
+    chains: bool = False,
+    alone: int = 0,
 ) -> WholeSearch:
     """The search of a batch that has just begun.
 
     Args:
-        accept: exact or a :class:`TopBeta`.
+        accept: which drafted tokens are accepted.
         copies, drafts, outside: what drafts: texts that are copied, a model, Python.
         types: of the dictionary.
         channels: of the decoder's features.
+        slots: of a row in a window, 0 for any number.
+        chains: drafts are cut to one path.
+        alone: nothing is verified, and a window gains that many tokens.
     """
     rows = state.rows
     held = int64_array([getattr(row, name) for name in LIMITS for row in rows])
@@ -54,10 +61,11 @@ def search_of(
         held.extend(row.prefix)
     first, step = address(held), WORD * len(rows)
     ends, floors, strict_floors, prefixes = range(first, first + 4 * step, step)
-    beta = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
     options = GreedyOptionsStruct(
         *(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos),
-        *(rules.unk_penalty, rules.no_repeat_ngram_size, rules.free_end, *beta),
+        *(rules.unk_penalty, rules.no_repeat_ngram_size, rules.free_end),
+        AcceptanceStruct(alone=alone, **(known(accept) or {})),
+        *(slots, chains),
         *(ends, floors, strict_floors, len(rows[0].prefix), prefixes, channels, types),
     )
     options.outside = outside
@@ -83,50 +91,78 @@ def search_of(
     return WholeSearch("greedy", options)
 
 
-def decode(generator: Any, state: DecodeState) -> None:
+def decode(
+    generator: Any, state: DecodeState, drafter: Drafter, counters: Counters, whole: bool
+) -> None:
     """Decodes a batch to its end that the library can decode (:mod:`~fairseq_aggdec.search.engines`).
 
     Args:
         generator: a ``DraftAndVerifyGenerator`` that has started the batch.
+        drafter: has been started on it.
+        counters: statistics, added to.
+        whole: the library reads the windows; else PyTorch does.
     """
-    verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
-    reader = CompiledReaders.of(verifier)
+    verifier, accept = generator.verifier, generator.accept
     copies = drafter.copies() if _as_it_says(drafter, "copies") else None
     drafts = None
     if copies is None and _as_it_says(drafter, "in_library"):
         drafts = drafter.in_library(state)
     outside = copies is None and drafts is None
-    counters, rows = generator.counters, len(state.rows)
+    reader: Any
+    if whole:
+        reader = CompiledReaders.of(verifier)
+        channels, chains = reader.channels, False
+    else:
+        channels = 0 if drafts is None else drafts.channels
+        chains = not verifier.reads_trees or known(accept) is None
+        reader = WindowReader(verifier, state.device, accept, counters, channels > 0)
     search = search_of(
-        *(state, generator.rules, copies or NO_COPIES, accept, drafts, outside),
+        *(state, Rules.of(generator.options), copies or NO_COPIES, accept, drafts, outside),
         types=generator.vocab_size,
-        channels=reader.channels,
+        channels=channels,
+        slots=verifier.strict,
+        chains=chains,
     )
     clock = DraftClock(counters)
     follower = None
     if outside or generator.watch is not None or state.rows[0].history is not None:
         told = drafter if outside else None
-        follower = Follower(search, state, told, generator.watch)
+        follower = Follower(search, state, told, generator.watch, reader.output)
     if outside:
         assert follower is not None
-        if follower.told is not None:
+        if whole and follower.told is not None:
             reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))
     else:
         asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
         reader.run(search, None if follower is None else follower.follow, asked)
-    outputs = Outputs(search, rows)
-    clock.ended(outputs.found.drafting)
-    if follower is not None:
-        follower.follow()
-        state.whole = outputs.scores()
-    verdict = hand_over(
-        outputs, state, counters, outside or drafts is not None or bool(copies and copies.texts)
-    )
+    drafted_any = outside or drafts is not None or bool(copies and copies.texts)
+    verdict, drafting = finish(search, follower, state, counters, drafted_any)
+    if whole:
+        clock.ended(drafting)
     if drafts is not None:
         drafts.ended(search)
     elif verdict is not None and not outside and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
+
+
+def finish(
+    search: WholeSearch,
+    follower: Follower | None,
+    state: DecodeState,
+    counters: Counters,
+    drafted_any: bool = True,
+) -> tuple[BatchVerdict | None, float]:
+    """Takes over what a search has found that has come to its end.
+
+    Returns:
+        what became of drafts, None where there were none; seconds that the library spent on them.
+    """
+    outputs = Outputs(search, len(state.rows) + len(state.finished))
+    if follower is not None:
+        follower.follow()
+        state.scores = outputs.scores()
+    return hand_over(outputs, state, counters, drafted_any), outputs.found.drafting
 
 
 class DraftClock:

@@ -27,7 +27,7 @@ class DeviceLoop(AheadLoop):
     """Greedy decoding, drafted or not.
 
     Args:
-        verifier, accept, rules: as of :class:`~fairseq_aggdec.search.greedy.search.GreedySearch`.
+        verifier: reads the windows. accept: which drafted tokens are accepted. rules: generation options.
         drafter: drafts on the device.
     """
 

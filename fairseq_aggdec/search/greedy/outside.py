@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fairseq_aggdec.search.compiled.searches import WholeSearch, address, numbers
+from fairseq_aggdec.search.compiled.searches import WholeSearch, address, floats, numbers
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.transfer import int64_array
-from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 OnIteration = Callable[[Verdict, DecodeState], None]
@@ -29,6 +24,8 @@ class Follower:
         state: of the batch, which has just begun.
         drafter: hears what became of drafts; None: it drafts in the library.
         watch: is called after each iteration, while ``state`` still has all rows that were verified; None: nobody asks.
+        output: what is seen of a window -> what the model said of it; None: it is not known.
+        alone: nobody verifies: all places of a window are drafted.
     """
 
     def __init__(
@@ -37,8 +34,11 @@ class Follower:
         state: DecodeState,
         drafter: Drafter | None = None,
         watch: OnIteration | None = None,
+        output: Callable[[Any], DecoderOutput | None] = lambda view: None,
+        alone: bool = False,
     ):
         self.search, self.state, self.drafter, self.watch = search, state, drafter, watch
+        self.output, self.alone = output, alone
         self.calls = 0
         self.seconds = 0.0
         own = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
@@ -61,7 +61,7 @@ class Follower:
         for place, (row, gained) in enumerate(zip(rows, emitted, strict=True)):
             if row.history is not None:
                 assert verdict is not None
-                row.history.append(row.tokens[1:] + verdict.window.drafted_paths()[place])
+                row.history.append(row.tokens[1:] + verdict.drafted_paths()[place])
             row.tokens.extend(gained)
             row.iterations += 1
         if verdict is not None and self.told is not None:
@@ -84,7 +84,7 @@ class Follower:
         assert self.drafter is not None
         self.follow()
         draft = self.drafter.draft(self.state)
-        tokens = draft.rows()
+        tokens = draft.tokens
         lengths = [len(row) for row in tokens]
         parents = draft.all_parents() if draft.branches else []
         said = [len(row) for row in parents]
@@ -100,36 +100,21 @@ class Follower:
         state, widths = self.state, numbers(view.widths, view.count)
         tokens, accepted = numbers(view.tokens, view.places), numbers(view.accepted, view.count)
         starts = [row.position for row in state.rows]
-        window: Window
-        paths = None
+        window = Window(tokens, starts, widths, device=state.device)
+        parents = paths = None
         if view.parents:
             parents = [row[1:] for row in split(numbers(view.parents, view.places), widths)]
-            window = DraftedTree(split(tokens, widths), parents, starts, state.device)
             paths = split(numbers(view.where, view.gains), list(map(len, emitted)))
-        else:
-            window = Window(tokens, starts, widths, device=state.device)
-        drafted = [width - 1 for width in widths]
-        scores = _floats(view.scores, view.gains)
-        output = None
-        if view.logits and view.features:
-            features = _floats(view.features, view.places * view.channels)
-            logits = _floats(view.logits, view.places * view.types)
-            output = DecoderOutput(logits.view(view.places, -1), [features.view(view.places, -1)])
-        return Verdict(window, drafted, accepted, emitted, paths, scores, output)
+        drafted = [width - (not self.alone) for width in widths]
+        scores, choices = floats(view.scores, view.gains), numbers(view.choices, view.places)
+        output = self.output(view)
+        return Verdict(window, drafted, accepted, emitted, parents, paths, scores, output, choices)
 
 
 def split(flat: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
     """The numbers of each row, which follow one another."""
     each = iter(flat)
     return [list(itertools.islice(each, length)) for length in lengths]
-
-
-def _floats(at: int, count: int) -> Tensor:
-    """Numbers of the library's memory, which it uses again: a copy, as a drafter may keep it."""
-    if not count:
-        return torch.empty(0)
-    memory = (ctypes.c_float * count).from_address(at)
-    return torch.frombuffer(memory, dtype=torch.float32).clone()
 
 
 def _mistake(drafter: Drafter, draft: Draft, rows: int) -> str:

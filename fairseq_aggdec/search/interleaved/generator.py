@@ -102,7 +102,7 @@ class InterleavedGenerator(CachedGenerator):
             self.end_condition == ALL,
             self.any_ending,
         )
-        self._engine(EngineRequest(INTERLEAVED, self.verifier, rules=search.rules))
+        self._engine(EngineRequest(INTERLEAVED, self.verifier))
         decode(self.verifier, search, self.counters)
         to_host(search.found)
         return batch, search.found

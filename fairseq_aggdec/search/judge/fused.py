@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, TopBeta, exact
+from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact, split
 from fairseq_aggdec.search.board import ENDED, Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.judge.on_device import Bookkeeping, WindowSlots
@@ -26,11 +26,6 @@ def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookk
     known = own is exact or type(own) is TopBeta
     kind = FusedBookkeeping if known and gpu.usable(device, decides_alike) else Bookkeeping
     return kind(rules, accept)
-
-
-def split(accept: Acceptance) -> tuple[int, Acceptance]:
-    """How many tokens an iteration gains at least, and the rule for the others."""
-    return (accept.size, accept.accept) if isinstance(accept, AtLeast) else (0, accept)
 
 
 class FusedBookkeeping(Bookkeeping):

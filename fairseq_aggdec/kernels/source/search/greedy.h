@@ -1,6 +1,6 @@
 // One hypothesis per sentence: drafts are verified, accepted and committed.
 //
-// fairseq_aggdec/search/greedy/search.py is the same search in Python, search/rules.py has the rules.
+// tests/reference/greedy.py is the same search in Python.
 
 #pragma once
 
@@ -14,13 +14,13 @@
 
 extern "C" int64_t aggdec_judge(const Judgement* judgement);
 
-// Generation options of a batch of B sentences, and the rule of acceptance as a Judgement has it.
+// Generation options of a batch of B sentences.
 struct GreedyOptions {
     int64_t sentences, start, pad, unk, eos;
     double unk_penalty;
     int64_t ngram, free_end;  // n-grams of this size occur once, 0: any; </s> scores 0 where the length forces it
-    int64_t beta;
-    double tolerance;
+    Acceptance accept;
+    int64_t slots_read, chains;  // of a row in a window, 0: any number; drafts are cut to one path
     const int64_t *ends, *floors, *strict_floors;  // (B), see search/state.py
     int64_t prefix_size;                           // P
     const int64_t* prefixes;                       // (B, P): tokens forced by the caller, padding where there is none
@@ -38,6 +38,7 @@ struct Verdict {
     std::vector<int64_t> rows;                        // (R), their sentences
     std::vector<int64_t> widths, accepted, emitted;   // (R)
     std::vector<int64_t> tokens, parents;             // (N); parents as in Draft, 0 for the first; empty: chains
+    std::vector<int64_t> choices;                     // (N), the model's own behind each
     std::vector<int64_t> places, gained;              // (M), places are counted within the window
     std::vector<float> scores;                        // (M), log-probabilities in nats
     const float *features = nullptr, *logits = nullptr;  // (N, C); (N, V) where all was decided at once, else null
@@ -65,6 +66,7 @@ class GreedySearch final : public Search {
         draft_.clear();
         if (drafter_ && !drafter_->draft(batch_, draft_)) return DRAFT;
         draft_.counts.resize(batch_.rows.size(), 0);
+        if (options_.chains && branches()) straighten();
         drafted_ = true;
         return READY;
     }
@@ -73,6 +75,25 @@ class GreedySearch final : public Search {
     const Written& batch() const { return batch_; }
     int64_t types() const { return options_.types; }
     int64_t channels() const { return options_.channels; }
+
+    // Hides in the logits (N, V) of the whole window what its places must not have; a forced token has 0.
+    void hide(float* logits, int64_t types) {
+        const Asked& asked = *ask();
+        find_hidden(asked, 0, batch_.rows.size());
+        for (int64_t place = 0; place < places(); ++place) {
+            logits[place * types + options_.pad] = -INFINITY;
+            if (options_.unk_penalty != 0.0)
+                logits[place * types + options_.unk] -= static_cast<float>(options_.unk_penalty);
+        }
+        for (const Pair& pair : banned_) logits[pair.place * types + pair.token] = -INFINITY;
+        for (const Pair& pair : forced_) {
+            std::fill_n(logits + pair.place * types, types, -INFINITY);
+            logits[pair.place * types + pair.token] = 0.0f;
+        }
+    }
+
+    // Which tokens of the window are accepted, (N), kept by the caller until its logits are taken.
+    void accept(const uint8_t* stands) { stands_ = stands; }
 
     // The last window and what became of it, until the next is asked for.
     const Verdict& verdict() const { return verdict_; }
@@ -95,6 +116,7 @@ class GreedySearch final : public Search {
         asked.starts.assign(scores_.size(), 0);
         asked.widths.assign(scores_.size(), 0);
         asked.moves.swap(moves_);
+        if (options_.accept.alone) return write_alone(asked);
         const bool tree = branches();
         const int64_t *token = draft_.tokens.data(), *parent = draft_.parents.data();
         for (size_t i = 0; i < batch_.rows.size(); ++i) {
@@ -103,6 +125,8 @@ class GreedySearch final : public Search {
             asked.starts[row] = batch_.position(row);
             asked.tokens.push_back(batch_.tokens[row].back());
             asked.tokens.insert(asked.tokens.end(), token, token + (tree ? count : possible(row, token, count)));
+            if (options_.slots_read)
+                asked.tokens.resize(std::min<size_t>(asked.tokens.size(), root + options_.slots_read));
             if (tree) {
                 above_.push_back(root);
                 for (int64_t n = 0; n < count; ++n) above_.push_back(root + parent[n]);
@@ -131,7 +155,7 @@ class GreedySearch final : public Search {
         const auto rows = static_cast<int64_t>(end - decided_);
         find_hidden(asked, first, end);
         for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(batch_.rows.size());
-        for (auto* numbers : {&places_, &gained_}) numbers->resize(places());
+        for (auto* numbers : {&places_, &gained_, &choices_}) numbers->resize(places());
         emitted_scores_.resize(places());
         part_above_.clear();
         if (!above_.empty())
@@ -142,8 +166,9 @@ class GreedySearch final : public Search {
                              forced_.data(), static_cast<int64_t>(banned_.size()),
                              static_cast<int64_t>(forced_.size()), accepted_.data() + decided_,
                              emitted_.data() + decided_, places_.data() + written_, gained_.data() + written_,
-                             emitted_scores_.data() + written_, options_.beta, options_.tolerance};
+                             emitted_scores_.data() + written_, choices_.data() + first, stands_, options_.accept};
         must(aggdec_judge(&call));
+        stands_ = nullptr;
         if (first == 0) verdict_.features = features, verdict_.logits = count == places() ? logits : nullptr;
         const bool reads = features && drafter_ && drafter_->reads_features();
         for (; decided_ < end; ++decided_) {
@@ -165,6 +190,22 @@ class GreedySearch final : public Search {
         return false;
     }
 
+    // Cuts the draft to the first path of each row.
+    void straighten() {
+        const Draft whole = draft_;
+        draft_.clear();
+        size_t n = 0;
+        for (const int64_t count : whole.counts) {
+            int64_t end = 0;
+            for (int64_t place = 1; place <= count; ++place, ++n) {
+                if (whole.parents[n] != end) continue;
+                draft_.tokens.push_back(whole.tokens[n]);
+                end = place;
+            }
+            draft_.end_row();
+        }
+    }
+
     // How many tokens of a chain stand before the first that would repeat an n-gram.
     int64_t possible(int64_t row, const int64_t* tokens, int64_t count) {
         if (!options_.ngram) return count;
@@ -176,6 +217,20 @@ class GreedySearch final : public Search {
             line_.push_back(tokens[n]);
         }
         return count;
+    }
+
+    // As many places for each row as tokens are gained at most; what is not known is padding, which repeats no n-gram.
+    void write_alone(Asked& asked) {
+        const int64_t count = options_.accept.alone;
+        for (const int64_t row : batch_.rows) {
+            asked.starts[row] = batch_.position(row);
+            asked.widths[row] = count;
+            widths_.push_back(count);
+            asked.tokens.push_back(batch_.tokens[row].back());
+            asked.tokens.insert(asked.tokens.end(), count - 1, options_.pad);
+            asked.end = std::max(asked.end, asked.starts[row] + count);
+        }
+        asked.reach = asked.end;
     }
 
     // Where each token stands in its sentence, and what it sees: all up to the last committed token, those of the draft
@@ -264,7 +319,7 @@ class GreedySearch final : public Search {
             if (options_.free_end && position + count > batch_.ends[row]) scores_[row].back() = 0.0f;
             ++found.rounds[row];
             found.emitted.push_back(count);
-            found.drafted.push_back(widths_[i] - 1);
+            found.drafted.push_back(widths_[i] - !options_.accept.alone);
             found.accepted.push_back(accepted_[i]);
         }
         if (watched) write_verdict(asked);
@@ -279,12 +334,15 @@ class GreedySearch final : public Search {
         told.rows = batch_.rows;
         told.widths = widths_, told.accepted = accepted_, told.emitted = emitted_;
         told.tokens = asked.tokens;
+        for (size_t n = 1; options_.accept.alone && n < told.tokens.size(); ++n)
+            if (n % options_.accept.alone) told.tokens[n] = choices_[n - 1];
         told.parents.clear();
         int64_t root = 0, emitted = 0;
         for (size_t i = 0; i < widths_.size(); root += widths_[i++]) {
             emitted += emitted_[i];
             for (int64_t n = 0; n < widths_[i] && !above_.empty(); ++n) told.parents.push_back(above_[root + n] - root);
         }
+        told.choices = choices_;
         told.places.assign(places_.begin(), places_.begin() + emitted);
         told.gained.assign(gained_.begin(), gained_.begin() + emitted);
         told.scores.assign(emitted_scores_.begin(), emitted_scores_.begin() + emitted);
@@ -314,7 +372,8 @@ class GreedySearch final : public Search {
     // behind, empty: the one before.
     size_t decided_ = 0;
     int64_t written_ = 0;
-    std::vector<int64_t> widths_, above_, part_above_, accepted_, emitted_, places_, gained_, line_, path_;
+    std::vector<int64_t> widths_, above_, part_above_, accepted_, emitted_, choices_, places_, gained_, line_, path_;
+    const uint8_t* stands_ = nullptr;  // see accept()
     std::vector<Pair> banned_, forced_;
     std::vector<float> emitted_scores_;
 };

@@ -1,6 +1,6 @@
 // THE loop over a whole batch: a search asks, the model reads a window, the search takes the logits.
 //
-// fairseq_aggdec/search/loop.py is the same loop in Python. Letters: B sentences, N tokens of a window, C channels,
+// Letters: B sentences, N tokens of a window, C channels,
 // V types.
 
 #pragma once

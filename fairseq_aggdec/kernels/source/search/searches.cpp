@@ -26,7 +26,7 @@ struct FoundView {
 // What became of a window: see Verdict.
 struct VerdictView {
     int64_t count, places, gains, calls, channels, types;
-    const int64_t *rows, *widths, *accepted, *emitted, *tokens, *parents, *where, *gained;
+    const int64_t *rows, *widths, *accepted, *emitted, *tokens, *parents, *choices, *where, *gained;
     const void *scores, *features, *logits;
 };
 
@@ -113,9 +113,13 @@ int64_t aggdec_search_ask(Search* search, AskedView* view) {
     return 1;
 }
 
-int64_t aggdec_search_take(Search* search, float* logits, int64_t types) {
-    return tried([&] { search->take(0, search->places(), nullptr, logits, types); });
+// Features (N, C), null where nothing drafts from them, and logits (N, V), which are changed meanwhile.
+int64_t aggdec_search_take(Search* search, const float* features, float* logits, int64_t types) {
+    return tried([&] { search->take(0, search->places(), features, logits, types); });
 }
+
+// DRAFT where Python has to be asked before the next window can be.
+int64_t aggdec_search_draft(Search* search) { return tried([&] { return search->draft(); }); }
 
 // Of beam search, where the tables of the best tokens are made elsewhere.
 int64_t aggdec_beam_take(Search* search, const float* tables, int64_t best) {
@@ -165,9 +169,24 @@ int64_t aggdec_greedy_verdict(Search* search, VerdictView* view) {
     *view = {static_cast<int64_t>(told.rows.size()), static_cast<int64_t>(told.tokens.size()),
              static_cast<int64_t>(told.gained.size()), search->found.calls, greedy(search).channels(), greedy(search).types(), told.rows.data(), told.widths.data(), told.accepted.data(),
              told.emitted.data(), told.tokens.data(), told.parents.empty() ? nullptr : told.parents.data(),
-             told.places.data(), told.gained.data(), told.scores.data(), told.features, told.logits};
+             told.choices.data(), told.places.data(), told.gained.data(), told.scores.data(), told.features, told.logits};
     return 0;
 }
+
+// The sentences that have not ended, rising; returns their number.
+int64_t aggdec_greedy_left(Search* search, int64_t* rows) {
+    const std::vector<int64_t>& left = greedy(search).batch().rows;
+    std::copy(left.begin(), left.end(), rows);
+    return static_cast<int64_t>(left.size());
+}
+
+// Hides in logits (N, V) of the window what it must not have.
+int64_t aggdec_greedy_hide(Search* search, float* logits, int64_t types) {
+    return tried([&] { greedy(search).hide(logits, types); });
+}
+
+// Which tokens of the window are accepted (N), for the next aggdec_search_take.
+void aggdec_greedy_accept(Search* search, const uint8_t* stands) { greedy(search).accept(stands); }
 
 // What Python drafts for the next window: tokens of each row that has not ended, of all rows; parents as in Draft, or
 // null. 1: a token or a parent is none.

@@ -1,0 +1,130 @@
+"""Greedy searches of the compiled library whose windows PyTorch reads: layers that the library does not have, a grid,
+a GPU that the host has to ask, a rule of acceptance in Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.gpu.largest import first_largest
+from fairseq_aggdec.options.stopping import check
+from fairseq_aggdec.search.acceptance import Acceptance, drafted_next, known
+from fairseq_aggdec.search.compiled.searches import WholeSearch, numbers
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.windows.draft import Kept
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import DecoderOutput, Window
+
+HOST = torch.device("cpu")
+
+
+class WindowReader:
+    """Runs a search of a batch that a model has taken up, window by window.
+
+    Args:
+        model: has ``read`` and ``keep``, as a verifier.
+        device: of the model.
+        accept: which drafted tokens are accepted.
+        counters: get the seconds of each part.
+        sends_features: the search drafts from the features of the first model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        accept: Acceptance,
+        counters: Counters,
+        sends_features: bool = False,
+    ):
+        self.model, self.device, self.counters = model, device, counters
+        self.accept = None if known(accept) is not None else accept
+        self.sends_features = sends_features
+        self.rows: list[int] = []  # sentences, in the order of the model's cache
+        self.found = DecoderOutput(torch.empty(0), [])
+
+    def output(self, view: Any) -> DecoderOutput:
+        """What the model said of the last window."""
+        return self.found
+
+    @torch.inference_mode()
+    def run(
+        self,
+        search: WholeSearch,
+        watch: Callable[[], None] | None = None,
+        draft: Callable[[], None] | None = None,
+    ) -> None:
+        """Decodes to the end; arguments as of :meth:`~fairseq_aggdec.search.compiled.reader.CompiledReaders.run`."""
+        now = self.counters.read()
+        while True:
+            check()
+            while not search.draft():
+                assert draft is not None
+                draft()
+            asked = search.ask()
+            now = self.counters.ended("draft", now)
+            if asked is None:
+                return
+            window = self._window(asked)
+            self.found = self.model.read(window)
+            now = self.counters.ended("verify", now)
+            self._take(search, asked, window)
+            if watch is not None:
+                watch()
+            self._keep(search)
+            now = self.counters.ended("other", now)
+
+    def _window(self, asked: Any) -> Window:
+        """The window that is asked for, of the sentences that are left."""
+        starts, widths = (numbers(at, asked.rows) for at in (asked.starts, asked.widths))
+        flat = iter(numbers(asked.moves, 3 * asked.moved))
+        rows = self.rows = self.rows or [row for row, width in enumerate(widths) if width]
+        places = {row: place for place, row in enumerate(rows)}
+        moves = zip(flat, flat, flat, strict=True)
+        moved = [(places[row], *move) for row, *move in moves if row in places]
+        if moved:
+            self.model.keep(Kept(moved=moved))
+        starts, widths = [starts[row] for row in rows], [widths[row] for row in rows]
+        tokens = numbers(asked.tokens, asked.count)
+        if not asked.seen:
+            return Window(tokens, starts, widths, device=self.device)
+        size = asked.seen_bytes
+        packed = ctypes.string_at(asked.seen, asked.count * size)
+        parts = (packed[n : n + size] for n in range(0, len(packed), size))
+        seen = [int.from_bytes(part, "little") for part in parts]
+        depths = numbers(asked.depths, asked.count)
+        return TreeWindow(tokens, starts, widths, depths, seen, self.device)
+
+    def _keep(self, search: WholeSearch) -> None:
+        """The model drops the sentences that have ended, before anybody drafts for the others."""
+        left = search.left(len(self.rows))
+        if left and len(left) < len(self.rows):
+            self.model.keep(Kept([place for place, row in enumerate(self.rows) if row in left]))
+            self.rows = left
+
+    def _take(self, search: WholeSearch, asked: Any, window: Window) -> None:
+        logits = self.found.logits.to(HOST, torch.float32).contiguous()
+        stands = None
+        if self.accept is not None and window.width > 1:
+            stands = self._accepted(self.accept, search, logits, window)
+            search.accept(stands)
+        features = (
+            self.found.features[0].to(HOST, torch.float32).contiguous()
+            if self.sends_features
+            else None
+        )
+        search.take(logits, features)
+
+    def _accepted(
+        self, accept: Acceptance, search: WholeSearch, logits: Tensor, window: Window
+    ) -> Tensor:
+        """(N,) uint8: whether each token of a window of chains is accepted, by a rule in Python."""
+        ruled = logits.clone()
+        search.hide(ruled)
+        here = Window(window.host_tokens(), window.starts, window.widths, device=HOST)
+        accepted = accept(ruled, first_largest(ruled), drafted_next(here))
+        return accepted.to(torch.uint8).roll(1)  # of the position before a token
