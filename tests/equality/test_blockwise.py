@@ -124,7 +124,7 @@ def test_a_chain_drafts_what_goes_together() -> None:
         drafter.start(sample, verifier, state)
         drafter.features = features = torch.randn(5, 16)
         drafter.places = list(range(5))
-        found = drafter.draft(state).rows()
+        found = drafter.draft(state).tokens
         heads = decoder.heads(features, range(1, 4))
         for row, slots, block in zip(rows, heads, found, strict=True):
             before, expected = row.tokens[-1], []

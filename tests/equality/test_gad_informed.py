@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_aggdec.budget.draft_length import AdaptiveDraftLength, DraftLength
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.windows.draft import BlockDraft
+from fairseq_aggdec.windows.draft import Draft
 from tests.equality.test_gad import EOS, VARIANTS, drafter, handed_over
 from tests.support import (
     assert_same,
@@ -69,7 +69,7 @@ class Informed(NarDrafter):
         width = max(found.lengths)
         room = [min(width, row.end - row.position) for row in state.rows]
         filled = [[*tokens, *[EOS, 5] * width][:width] for tokens in found.tokens]
-        return BlockDraft(torch.tensor(filled), room)
+        return Draft([row[:most] for row, most in zip(filled, room, strict=True)])
 
 
 @settings(max_examples=20)

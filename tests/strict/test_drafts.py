@@ -12,7 +12,7 @@ import torch
 
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import BlockDraft, Draft
+from fairseq_aggdec.windows.draft import Draft
 from scripts.forced_drafts import ForcedDrafter
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
@@ -27,11 +27,10 @@ class Prompter(Drafter):
     Args:
         outputs: of the sentences, by index.
         chance: of a token to be right.
-        on_device: drafts live there.
     """
 
-    def __init__(self, outputs: Sequence[Sequence[int]], chance: float, on_device: bool):
-        self.outputs, self.chance, self.on_device = outputs, chance, on_device
+    def __init__(self, outputs: Sequence[Sequence[int]], chance: float):
+        self.outputs, self.chance = outputs, chance
         self.random = random.Random(5)
 
     def draft(self, state: DecodeState) -> Draft:
@@ -41,8 +40,6 @@ class Prompter(Drafter):
             right = [self.random.random() < self.chance for _ in following]
             blocks.append([t if ok else 4 + t % 20 for t, ok in zip(following, right, strict=True)])
             room.append(self.random.randint(0, min(BLOCK, row.end - row.position)))
-        if self.on_device and any(room):
-            return BlockDraft(torch.tensor(blocks, device=state.device), room)
         return Draft([block[:most] for block, most in zip(blocks, room, strict=True)])
 
 
@@ -51,11 +48,10 @@ OPTIONS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("on_device", [True, False], ids=["device", "host"])
 @pytest.mark.parametrize("chance", [0.5, 0.95])
 @OPTIONS
 def test_any_draft_gives_the_verifiers_output(
-    options: dict[str, Any], chance: float, on_device: bool, gpu: torch.device, tmp_path: Path
+    options: dict[str, Any], chance: float, gpu: torch.device, tmp_path: Path
 ) -> None:
     case = Case("prompted", "greedy", generation=options)
     models, _ = device_cases.random_models(case, SIZES)
@@ -63,7 +59,7 @@ def test_any_draft_gives_the_verifiers_output(
     (expected,) = device_cases.expected(case, models, None, tmp_path, [sample])
     ready = device_cases.prepared(case, models, None, tmp_path, gpu)
     outputs = [ranked[0]["tokens"].tolist() for ranked in expected]
-    ready.generator.drafter = Prompter(outputs, chance, on_device)
+    ready.generator.drafter = Prompter(outputs, chance)
     assert_equal(ready.decode(sample, None), expected, gpu)
     counters = ready.task.counters
     assert 0 < counters.accepted <= counters.drafted

@@ -7,32 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from fairseq_aggdec.bench.table import time_modules_apart
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.counters import PARTS, Counters
-from fairseq_aggdec.windows.draft import Verdict
-from fairseq_aggdec.windows.window import Window
-
-
-def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verdict:
-    window = Window(
-        torch.zeros(sum(drafted) + len(drafted)).long(),
-        [0] * len(drafted),
-        [n + 1 for n in drafted],
-    )
-    return Verdict(window, drafted, accepted, emitted)
 
 
 def worked_trace() -> Counters:
     """Two sentences: the first needs two rounds for 5 tokens, the second three rounds for 4 tokens."""
     counters = Counters(sentences=2)
-    counters.add(iteration([4, 3], [3, 0], [[5, 6, 7, 8], [4]]))
-    counters.add(
-        iteration([2, 0], [1, 0], [[2], [9]])
-    )  # </s> drafted and accepted ends the first sentence
-    counters.add(iteration([1], [1], [[7, 2]]))
+    counters.add_all([4, 1], [4, 3], [3, 0])
+    counters.add_all([1, 1], [2, 0], [1, 0])  # </s> drafted and accepted ends the first sentence
+    counters.add_all([2], [1], [1])
     return counters
 
 
@@ -90,7 +76,7 @@ def test_nothing_decoded_divides_by_nothing() -> None:
 
 def test_last_bin_is_open() -> None:
     counters = Counters()
-    counters.add(iteration([40], [40], [[5] * 41]))
+    counters.add_all([41], [40], [40])
     assert counters.histogram() == "33+: 100 %"
 
 

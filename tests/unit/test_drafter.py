@@ -11,7 +11,6 @@ import torch
 
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY: Any = None  # a verifier that is not asked
@@ -43,12 +42,6 @@ def test_a_drafter_of_the_device_leaves_a_batch_to_the_host_unless_it_says_more(
     assert DeviceDrafter().start_on_device(state(1)) is None
     assert EmptyDrafter().start_on_device(state(1)) == 0
     assert [list(row) for row in EmptyDrafter().draft(state(2)).tokens] == [[], []]
-
-
-def test_a_path_is_not_cut_where_trees_cannot_be_read() -> None:
-    path = Draft([[4, 5], [6]], [[0, 1], [0]])
-    assert path.chain() is path
-    assert Draft([[4, 5]], [[0, 0]]).chain().rows() == [[4]]
 
 
 def test_no_attribute_of_a_drafter_is_found_by_name() -> None:

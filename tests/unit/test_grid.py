@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from fairseq_aggdec.windows.draft import BlockDraft, Draft
 from fairseq_aggdec.windows.grid import Grid, laid_out
 from fairseq_aggdec.windows.window import Window
 
@@ -32,14 +31,3 @@ def test_the_grid_of_a_window() -> None:
     assert (near[:, 0] == 0).sum(-1).tolist() == [[2, 2, 2], [1, 1, 1]]
     assert near[0, 0, 1].nonzero().flatten().tolist() == [0, 1, 2, 5, 6, 7, 8]
     assert grid.all_rows([1]) == [1, 1] and grid.all_rows([0, 1]) == [0, 1]
-
-
-def test_the_first_tokens_of_drafts() -> None:
-    draft = Draft([[5, 6, 7], [], [8]])
-    assert draft.first(3) is draft
-    assert draft.first(2).tokens == [[5, 6], [], [8]] and draft.first(2).lengths == [2, 0, 1]
-    block = BlockDraft(torch.tensor([[5, 6, 7], [8, 9, 4]]), [3, 1])
-    assert block.first(3) is block
-    cut = block.first(2)
-    assert cut.lengths == [2, 1]
-    assert cut.after([2, 3], torch.device("cpu")).tolist() == [2, 5, 6, 3, 8]

@@ -81,7 +81,7 @@ def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> No
             block = chain.choose(features, logits, torch.tensor(last))
         grow_from = functools.partial(compiled.grow, features)
         trees = TreeGrower(NodeBudget(features.size(1), branches=False))
-        found = trees.compiled(grow_from, last, room, EOS).rows()
+        found = trees.compiled(grow_from, last, room, EOS).tokens
         for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
             until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
             assert list(drafted) == tokens[: min(until, most)]
