@@ -109,12 +109,6 @@ MUTANTS = [
         (CACHED, LOSSLESS),
     ),
     Mutant(
-        *("rows stay in another order than their caches", "search/state.py"),
-        "self.rows = [self.rows[i] for i in keep]",
-        "self.rows = [self.rows[i] for i in sorted(keep)]",
-        (LOSSLESS,),
-    ),
-    Mutant(
         *("keys of an accepted path are not moved", "engine/verifier.py"),
         "        if kept.moved:\n",
         "        if False:\n",
@@ -122,9 +116,9 @@ MUTANTS = [
     ),
     Mutant(
         *("the end is forced one token late", "search/rules.py"),
-        "if at >= end:",
-        "if at > end:",
-        (RULES, OPTIONS),
+        "forced.masked_fill(outputs >= end, self.eos)",
+        "forced.masked_fill(outputs > end, self.eos)",
+        ("tests/equality/test_device_loop.py",),
     ),
     Mutant(
         *("outputs may end one token early", "search/rules.py"),

@@ -12,7 +12,6 @@ import torch
 from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.search import engines
 from fairseq_aggdec.search.compiled import reader
 from tests.equality.test_beam import WorkingBlocker
 from tests.support import (
@@ -100,7 +99,9 @@ def test_the_same_bits_window_by_window(
                 patch.setattr(reader, "TOGETHER", part)
                 patch.setattr(reader, "PAUSE", pause)
                 if not whole:
-                    patch.setattr(engines.LibraryEngine, "gap", lambda *_: "told so")
+                    for room in ("greedy", "beam"):
+                        told = f"fairseq_aggdec.search.{room}.generator.read_by_windows"
+                        patch.setattr(told, lambda request: "told so")
                 task = make_task(method, int8=precision)
                 options = generation_options(beam=3 if method == "beam" else 1)
                 generator = task.build_generator(models, options)

@@ -299,8 +299,3 @@ def test_history_shows_the_likeliest_path() -> None:
     found = grown([verifier], sample, Once([], 1.0, 0, 1), retain_iter_history=True)
     assert_same(found, stock([verifier], sample))
     assert found[0]["history"][0]["tokens"].tolist() == [5, 7]
-
-
-def test_a_tree_without_branches_is_a_chain() -> None:
-    draft = Draft([[5, 6], [], [7]], [[0, 1], [], [0]])
-    assert not draft.branches

@@ -22,8 +22,8 @@ from fairseq_aggdec.engine.graphs.capture import Captured, made
 from fairseq_aggdec.engine.graphs.window_graphs import CapturedStep, GridSize, KeysValues
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
+from tests.reference.trees import drafted_tree
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.graphs import CaptureError
@@ -108,23 +108,6 @@ def test_graphs_of_a_pool_share_their_memory(gpu: torch.device) -> None:
     kept = first.replay()
     assert second.replay().cpu().tolist() == [3.0, 3.0]
     assert kept.cpu().isnan().all()
-
-
-def drafted_tree(
-    tokens: list[list[int]], parents: list[list[int]], starts: list[int], device: torch.device
-) -> TreeWindow:
-    """The last token of each row and a tree below it: which of its row each of the others follows."""
-    depths: list[int] = []
-    seen: list[int] = []
-    for own, start in zip(parents, starts, strict=True):
-        root = len(depths)
-        depths.append(start)
-        seen.append((2 << start) - 1)
-        for place, parent in enumerate(own, start + 1):
-            depths.append(depths[root + parent] + 1)
-            seen.append(seen[root + parent] | 1 << place)
-    flat = [token for row in tokens for token in row]
-    return TreeWindow(flat, starts, list(map(len, tokens)), depths, seen, device)
 
 
 class Twins:
@@ -288,7 +271,7 @@ def test_long_drafts_of_which_most_stand(gpu: torch.device, tmp_path: Path) -> N
     ready = device_cases.prepared(case, models, None, tmp_path, gpu)
     for sample, reference in zip(samples, wanted, strict=True):
         outputs = [ranked[0]["tokens"].tolist() for ranked in reference]
-        ready.generator.drafter = Prompter(outputs, 0.9, on_device=True)
+        ready.generator.drafter = Prompter(outputs, 0.9)
         assert_equal(ready.decode(sample, None), reference, gpu)
 
 

@@ -96,7 +96,7 @@ def test_clock_counts_a_block_that_raises() -> None:
 
 def test_counters_share_nothing() -> None:
     first, second = Counters(), Counters()
-    first.add(iteration([0], [0], [[5]]))
+    first.add_all([1], [0], [0])
     assert second.tokens == 0
     assert not second.emitted
 
