@@ -143,7 +143,7 @@ class BatchDecoder:
             self.alone() if self.language_support.all else nullcontext(),
             self.language_support.of(call),
         ):
-            generator = self._generator_for(call)
+            generator = self.generator_for(call)
             # In stock the minimum length does not hold for a sentence while another of its batch has a prefix.
             for size in sorted({len(prefix) for prefix, _ in beside}):
                 chosen = [i for i, (prefix, _) in enumerate(beside) if len(prefix) == size]
@@ -222,7 +222,7 @@ class BatchDecoder:
             places = sample["id"].tolist()
             yield utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample), places
 
-    def _generator_for(self, call: Call) -> Any:
+    def generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
         own, beam = self.generator, call.beam or self.own.beam
         alike = (beam == 1) == (self.own.beam == 1) or self.decoding != "beam"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -28,6 +29,9 @@ OWN = {name: f"--{name}" for name in ("beam", "decoding", "device")} | {
     "data": "DATA",
 }
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "python_multipart", "jinja2")
+
+
+logger = logging.getLogger(__name__)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -100,6 +104,20 @@ def options(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def warn_of_pieces(translator: Any) -> None:
+    """Says so where a model writes pieces of words and nothing was named that joins them."""
+    if translator.codec.subwords is not None or translator.post_process is not None:
+        return
+    words = translator.task.target_dictionary.symbols[:1000]
+    for mark, option in (("▁", "spm=spm.model"), ("@@", "bpe=codes")):
+        if sum(mark in word for word in words) > len(words) / 10:
+            logger.warning(
+                "the model reads and writes pieces of words (%s), and so must clients: --option %s takes plain text",
+                mark,
+                option,
+            )
+
+
 def read_keys(path: Path | None) -> list[str]:
     """The keys of a file; none without a file."""
     if path is None:
@@ -132,6 +150,8 @@ def main(given: Sequence[str] | None = None) -> None:
         )
     except (TypeError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
+    warn_of_pieces(translator)
+    logging.getLogger("fairseq_aggdec.serve").setLevel(logging.INFO)  # a line for each request
     wanted: dict[str, Any] = {
         one.name: getattr(args, one.name, keys) for one in fields(ServiceSettings)
     }

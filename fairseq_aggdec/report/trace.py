@@ -48,11 +48,11 @@ KINDS = {
         ("(", ")"),
     ),
     OWN: TokenKind(
-        "bold red", "the verifier's own token, where the draft ended or failed", ("[", "]")
+        "bold yellow", "the verifier's own token, where the draft ended or failed", ("[", "]")
     ),
     DISCARDED: TokenKind("strike dim", "drafted or predicted, and thrown away", ("~", "~")),
     CALL: TokenKind("dim", "3: which call of the decoder evaluated what follows"),
-    AWAITED: TokenKind("bold red", "the search waited for it", ("[", "]")),
+    AWAITED: TokenKind("bold yellow", "the search waited for it", ("[", "]")),
     NEEDED: TokenKind("green", "evaluated ahead of the search, and needed"),
     VAIN: TokenKind("strike dim", "evaluated ahead, and not needed", ("~", "~")),
     OTHERS: TokenKind("dim", "tokens of other hypotheses, evaluated in the same call", ("{", "}")),

@@ -30,6 +30,7 @@ T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.
 OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
 SCORING = ("sentences", "targets", "attention", "source_lang", "target_lang", "api_key")
+TRACING = ("sentences", "source_lang", "target_lang", "api_key")
 READ = 32  # sentences that are read at a time, between those of other requests
 BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
 SECURITY = {
@@ -172,9 +173,15 @@ class Service:
         """How one sentence was decoded, as parts of a page."""
         body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
-        sentence = " ".join(texts(body, "sentences")).strip()
-        (source,) = await self.read(self.translator.encode, [sentence], None)
-        traced = partial(page.traced, self.translator, sentence)
+        sentences = texts(body, "sentences")
+        if unknown := [name for name in body if name not in TRACING]:
+            raise Refused(400, f"there is no option {unknown[0]!r}: there are {', '.join(TRACING)}")
+        if len(sentences) != 1:
+            raise Refused(400, f"{len(sentences)} sentences: a trace is of one")
+        given = {name: body[name] for name in ("source_lang", "target_lang") if body.get(name)}
+        call = or_refuse(Call.of, self.checked(given))
+        (source,) = await self.read(self.translator.encode, sentences, call.source_lang)
+        traced = partial(page.traced, self.translator, sentences[0], call)
         job = WaitingJob(work=traced, size=self.limits.size({}, source))
         (found,) = await self.answers(request, [job])
         return JSONResponse(found)

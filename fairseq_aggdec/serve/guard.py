@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -12,7 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+logger = logging.getLogger(__name__)
+
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+PROBED = ("/health", "/metrics")  # too often for the log
 LONGEST = 500  # characters of a refusal, which quotes what the client gave
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -78,7 +82,7 @@ class Metrics:
 
 
 class Guard:
-    """Counts requests, by name those for ``paths``, and refuses bodies that are too large."""
+    """Counts and logs requests, by name those for ``paths``, and refuses bodies that are too large."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], max_bytes: int):
         self.app, self.metrics, self.paths, self.max_bytes = app, metrics, paths, max_bytes
@@ -107,8 +111,11 @@ class Guard:
         try:
             await self.app(scope, bounded, noting)
         finally:
+            seconds = perf_counter() - start
             self.metrics.requests.labels(path, str(status)).inc()
-            self.metrics.seconds.labels(path).observe(perf_counter() - start)
+            self.metrics.seconds.labels(path).observe(seconds)
+            if path not in PROBED:
+                logger.info("%s %s %d in %.3f s", scope["method"][:20], path, status, seconds)
 
 
 def check_key(keys: Sequence[str], request: Request, given: object = None) -> None:

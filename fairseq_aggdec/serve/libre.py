@@ -85,6 +85,8 @@ def read(
     for language, own in ((source, (pair[0], "auto", *more)), (target, (pair[1], *more))):
         if language not in own:
             raise Refused(400, f"{language} is not supported")
+    if source == "auto" and len(more) > 1:
+        raise Refused(400, f"auto is not supported: this model reads {', '.join(more)}")
     own_source = pair[0] if source == "auto" else source
     differ = (own_source, target) != pair
     return TranslateRequest(

@@ -37,7 +37,7 @@ addEventListener("error", (event) => failures.push(event.message));
 addEventListener("load", async () => {
   const sentence = document.getElementById("sentence"), tree = document.getElementById("show-tree");
   const focused = [];
-  sentence.value = "SENTENCE";
+  sentence.value = "SENTENCE\\n\\nSENTENCE";
   sentence.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true }));
   await wait(() => !document.getElementById("how").hidden);
   if (!tree.hidden) { tree.focus(); focused.push(document.activeElement.id); tree.click(); }
@@ -65,7 +65,7 @@ addEventListener("load", async () => {
     tree: !document.getElementById("tree").hidden && document.querySelectorAll("#tree .trace li").length,
     expanded: tree.getAttribute("aria-expanded"),
     coloured: document.querySelectorAll("#trace .needed, #trace .accepted, #trace .own, #trace .awaited").length,
-    stepped: trace.querySelector("input").value,
+    stepped: trace.querySelector("input").value, first: trace.dataset.calls,
     assets: performance.getEntriesByType("resource").map((one) => new URL(one.name).pathname),
     ink: style.color, paper: style.backgroundColor,
   }) });
@@ -132,16 +132,16 @@ def visiting(translator: Translator, tmp_path: Path, sentence: str) -> Iterator[
 def test_the_page(translator: Translator, visit: Any, width: int, scheme: int) -> None:
     found, (expected,) = visit(width, scheme), translator.generate(SENTENCES[:1])
     assert found["failures"] == [] and found["violations"] == []
-    assert found["output"] == expected[0].text
+    assert found["output"] == f"{expected[0].text}\n\n{expected[0].text}"
     tokens = int(found["tokens"].split()[0])
     assert found["tokens"] == f"{tokens} calls by one token at a time"
-    assert tokens >= len(expected[0].tokens) + 1
+    assert tokens >= 2 * (len(expected[0].tokens) + 1)
     calls = int(found["calls"].split()[0])
     assert found["calls"].startswith(f"{calls} call") and calls <= tokens
     assert found["bars"][1] > 0 and found["bars"][0] == pytest.approx(
         found["bars"][1] * calls / tokens, abs=2.5
     )
-    assert found["coloured"] >= 1 and int(found["stepped"]) == max(1, calls - 1)
+    assert found["coloured"] >= 1 and int(found["stepped"]) == max(1, int(found["first"]) - 1)
     # Nothing is cut off, all can be reached by keyboard, and nothing was loaded but answers.
     assert found["wide"] in range(width - 20, width + 1) and found["scroll"] <= found["wide"]
     assert found["cut"] == [] and all(found["reached"])
@@ -172,5 +172,5 @@ def test_text_is_shown_and_never_run(decoding: str, tmp_path: Path) -> None:
     assert "<img" in expected
     with visiting(translator, tmp_path, sentence) as open_page:
         found = open_page(1280, LIGHT)
-    assert found["failures"] == [] and found["output"] == expected
+    assert found["failures"] == [] and found["output"] == f"{expected}\n\n{expected}"
     assert set(found["assets"]) <= {"/generate", "/trace"}

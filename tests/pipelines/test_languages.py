@@ -82,6 +82,7 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
         model.translate(lines, target_lang="fr")
     with pytest.raises(ValueError, match="source_lang='fr': this model has de, en"):
         model.score(lines, lines, source_lang="fr")
+    assert_served(model, lines[0], expected)
     found: dict[str, list[str]] = {}
 
     def translate(target: str) -> None:
@@ -94,6 +95,18 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+def assert_served(model: Translator, line: str, expected: dict[str, list[str]]) -> None:
+    """The page offers the languages; its traces are in those that were asked for; none is guessed."""
+    with live(model) as client:
+        assert client.get("/").text.count("<option") == 4
+        for target, source in (("de", "en"), ("en", "de")):
+            body = {"sentences": line, "source_lang": source, "target_lang": target}
+            traced = client.post("/trace", json=body).json()
+            assert traced["text"] == expected[target][0] and expected[target][0] in traced["trace"]
+        answer = client.post("/translate", json={"q": line, "source": "auto", "target": "de"})
+        assert answer.json() == {"error": "auto is not supported: this model reads de, en"}
 
 
 def assert_scores(model: Translator, command: list[Any]) -> None:

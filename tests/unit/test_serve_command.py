@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.cli import serve
 
 
@@ -27,6 +29,21 @@ def test_refusals_of_the_command(
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises((SystemExit, FileNotFoundError), match=message):
         serve.main(["none.pt", ".", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["▁a", "▁b", "c"], "spm=spm.model"), (["a@@", "b"], "bpe=codes"), (["a", "b"], "")],
+)
+def test_a_model_of_pieces_is_not_served_without_a_word(
+    words: list[str], option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = SimpleNamespace(target_dictionary=SimpleNamespace(symbols=words))
+    translator = SimpleNamespace(task=task, codec=Codec(), post_process=None)
+    serve.warn_of_pieces(translator)
+    translator.codec = Codec(subwords=object())
+    serve.warn_of_pieces(translator)
+    assert [option in line for line in caplog.messages] == [True] * bool(option)
 
 
 def test_options_of_the_command() -> None:
