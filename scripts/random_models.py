@@ -42,6 +42,7 @@ SIZES = {
     "small": Size(3, 256, 1024, 4, 8120),  # that of the Multi30k recipe
     "base": Size(6, 512, 2048, 8, 32768),
     "big": Size(6, 1024, 4096, 16, 32768),
+    "large": Size(12, 1024, 4096, 16, 256206),  # that of NLLB with 600 million parameters
 }
 
 # Drafters as the paper has them at these sizes.
@@ -56,6 +57,7 @@ def prepare(
     records: Sequence[Record],
     drafter: Sequence[str] | None = None,
     heads: bool = False,
+    more: Sequence[str] = (),
 ) -> list[str]:
     """Writes dictionaries, sources and random checkpoints; returns the arguments by which fairseq finds them.
 
@@ -66,6 +68,7 @@ def prepare(
         drafter: make a non-autoregressive drafter as well, with these options, for blocks as long as the longest
             recorded draft; None for no drafter.
         heads: the model gets per-head layers for such blocks, four times its width each, all of them learned.
+        more: options of the model's architecture.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sizes = SIZES[size]
@@ -88,10 +91,10 @@ def prepare(
         layers = ["--head-layout", "per-head", "--head-hidden-dim", str(4 * sizes.dim)]
         layers += ["--block-size", str(longest + 1)]
         write_checkpoint(
-            checkpoint, folder, "blockwise_transformer", *sizes.flags(), SHARED, *layers
+            checkpoint, folder, "blockwise_transformer", *sizes.flags(), SHARED, *layers, *more
         )
     else:
-        write_checkpoint(checkpoint, folder, "transformer", *sizes.flags(), SHARED)
+        write_checkpoint(checkpoint, folder, "transformer", *sizes.flags(), SHARED, *more)
     arguments = data_arguments(folder, checkpoint)
     if drafter is not None:
         path = folder / f"{size}-drafter.pt"
