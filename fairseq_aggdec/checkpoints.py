@@ -169,7 +169,8 @@ def check_task(
 
 
 def builds_no_translation(kind: str) -> bool:
-    """Whether a task of fairseq cannot build a model of its translation task: for many languages, or for speech."""
+    """Tells whether a task of fairseq cannot build a model of its translation task: for many languages, or for
+    speech."""
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
     from fairseq.tasks.speech_to_text import SpeechToTextTask
@@ -183,7 +184,7 @@ UNKNOWN = "this package does not know how it prepares its sentences"
 
 
 def _difference(own: str) -> str | None:
-    """How a task differs from fairseq's translation in decoding; None where it does not."""
+    """Tells how a task differs from fairseq's translation in decoding; None where it does not."""
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.translation import TranslationTask
 

@@ -1,4 +1,4 @@
-"""What depends on the versions of PyTorch and fairseq: checked or adapted once, at import.
+"""Differences between versions of PyTorch and fairseq: checked or adapted once, at import.
 
 Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which refuses some kinds of
 harmless object that ``fairseq-train`` writes or wrote; :func:`register_safe_globals` declares exactly those as data.
@@ -132,7 +132,8 @@ def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
 
 
 def checked_model(path: str) -> Mapping[Any, Any] | None:
-    """As :func:`check_checkpoint`, of a file that has a model and the entries without which fairseq loads nothing."""
+    """Checks, as :func:`check_checkpoint` does, a file that has a model and the entries without which fairseq loads
+    nothing."""
     state = check_checkpoint(path)
     if state is None:
         return None
@@ -148,7 +149,7 @@ def checked_model(path: str) -> Mapping[Any, Any] | None:
 
 
 def missing_entry(state: Mapping[Any, Any]) -> str | None:
-    """What fairseq looks for in a checkpoint, in the form of either age, and does not find."""
+    """Names what fairseq looks for in a checkpoint, in the form of either age, and does not find."""
     if state.get("cfg") is None and state.get("args") is None:
         return "cfg"
     for entry, older in _ENTRIES.items():
@@ -205,7 +206,7 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
 
 
 def _as_fairseq_loads(state: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``load_checkpoint_to_cpu`` makes of a file that it has read."""
+    """Converts a file that was read, as ``load_checkpoint_to_cpu`` does."""
     from fairseq import checkpoint_utils
     from omegaconf import OmegaConf
 
@@ -219,7 +220,7 @@ def _as_fairseq_loads(state: dict[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def read_stored(path: str) -> tuple[Any, list[str]]:
-    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read."""
+    """Reads what a file holds and the names that weights-only loading refuses; with such names, nothing is read."""
     register_safe_globals()
     if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
         return _read_old_format(path)

@@ -1,4 +1,4 @@
-"""What to install where a package is missing that only some commands need: one sentence for all of them.
+"""Advice on what to install where a package is missing that only some commands need: one sentence for all of them.
 
 The project is on no package index, so no message may advise to install it from one by name.
 """

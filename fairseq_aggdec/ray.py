@@ -1,4 +1,4 @@
-"""For Ray Data and Spark: ``from fairseq_aggdec.ray import Translate``, see :mod:`fairseq_aggdec.bulk.ray`."""
+"""Entry for Ray Data and Spark: ``from fairseq_aggdec.ray import Translate``, see :mod:`fairseq_aggdec.bulk.ray`."""
 
 from fairseq_aggdec.bulk.ray import Translate
 

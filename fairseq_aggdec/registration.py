@@ -1,4 +1,4 @@
-"""What fairseq learns of this package: tasks, models and criterions, and which plain data checkpoints may hold.
+"""Registration of this package with fairseq: tasks, models and criterions, and which plain data checkpoints may hold.
 
 Importing this module registers all of it, once. Only entry points do: ``--user-dir``, the commands, the Python
 interface, and a user's own import of fairseq beside ``fairseq_aggdec``.

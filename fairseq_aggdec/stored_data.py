@@ -39,12 +39,13 @@ METERS = ("AverageMeter", "StopwatchMeter", "SumMeter", "TimeMeter")
 
 
 def only_named(*_: Any) -> None:
-    """In place of a type: files name types beside what is made of them, and none that was trained calls one."""
+    """Stands in for a type: files name types beside what is made of them, and none that was trained calls one."""
     raise CheckpointError("it calls a type that training only names")
 
 
 class NumberType:
-    """In place of ``numpy.dtype``: the type of a plain number. Its state is the order of the bytes, which is set once.
+    """Stands in for ``numpy.dtype``: the type of a plain number. Its state is the order of the bytes, which is set
+    once.
 
     NumPy's own would take any state: a size, fields, flags of an object.
     """
@@ -65,7 +66,7 @@ class NumberType:
 
 
 def values(kind: Any, data: bytes, count: int) -> numpy.typing.NDArray[Any]:
-    """So many numbers out of exactly their bytes, as an array that cannot be written to."""
+    """Reads so many numbers out of exactly their bytes, as an array that cannot be written to."""
     if isinstance(kind, numpy.dtype):  # where the user has listed NumPy's own
         order, code = kind.str[0], kind.str[1:]
     else:
@@ -80,12 +81,12 @@ def values(kind: Any, data: bytes, count: int) -> numpy.typing.NDArray[Any]:
 
 
 def scalar(kind: Any, data: bytes) -> Any:
-    """In place of ``numpy...multiarray.scalar``: one number, which nobody can change afterwards."""
+    """Stands in for ``numpy...multiarray.scalar``: one number, which nobody can change afterwards."""
     return values(kind, data, 1)[0]
 
 
 class StoredArray:
-    """In place of ``numpy...multiarray._reconstruct``: an array as type, shape and bytes, which are set once.
+    """Stands in for ``numpy...multiarray._reconstruct``: an array as type, shape and bytes, which are set once.
 
     ``numpy.asarray`` makes an array of it. fairseq reads none of a checkpoint's. The file holds no array itself: it
     could set its memory anew while a tensor still reads it.
@@ -113,7 +114,7 @@ class StoredArray:
 
 
 class Forgotten:
-    """In place of OmegaConf's metadata, which name classes: takes whatever a file says and keeps nothing."""
+    """Stands in for OmegaConf's metadata, which name classes: takes whatever a file says and keeps nothing."""
 
     __slots__ = ()
 
@@ -125,12 +126,12 @@ class Forgotten:
 
 
 def plain_dict(*_: Any) -> dict[Any, Any]:
-    """In place of ``defaultdict``: a dictionary without the function that makes its defaults."""
+    """Stands in for ``defaultdict``: a dictionary without the function that makes its defaults."""
     return {}
 
 
 def no_bytes(*given: Any) -> bytes:
-    """In place of ``bytes``, which pickles call where there are none. With a number it would take memory."""
+    """Stands in for ``bytes``, which pickles call where there are none. With a number it would take memory."""
     if given:
         raise CheckpointError("it makes bytes out of something else")
     return b""
@@ -205,7 +206,7 @@ def _children(parent: Any, items: Any) -> Iterator[tuple[Any, Node]]:
 
 @functools.cache
 def safe_globals() -> list[Any]:
-    """What weights-only loading may name: pairs of a thing and the name that files have for it.
+    """Lists what weights-only loading may name: pairs of a thing and the name that files have for it.
 
     A namespace and a meter are their own classes: objects of Python, whose calls store arguments and whose attributes
     are whatever a file says, as those of PyTorch's own ``OrderedDict`` are.

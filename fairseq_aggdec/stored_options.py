@@ -154,7 +154,7 @@ def contained(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def unwrapped(value: Any) -> Any:
-    """What a part of an OmegaConf configuration holds, as it is stored; anything else as it is.
+    """Returns what a part of an OmegaConf configuration holds, as it is stored; anything else as it is.
 
     Asking the configuration itself would resolve interpolations.
     """
@@ -165,7 +165,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def _fault(name: str, value: Any) -> str | None:
-    """What is wrong with an option; None where nothing is."""
+    """Says what is wrong with an option; None where nothing is."""
     if value is NotImplemented:
         return "contains itself"
     if name == "_target_":
@@ -186,7 +186,7 @@ def _fault(name: str, value: Any) -> str | None:
 
 
 def resolves(text: str) -> bool:
-    """Whether a text has ``${name:...}``, which calls a function of OmegaConf: ``oc.env`` reads the environment.
+    """Tells whether a text has ``${name:...}``, which calls a function of OmegaConf: ``oc.env`` reads the environment.
 
     >>> [resolves(text) for text in ("${oc.env:HOME}", "${${name}:HOME}", "${common.seed}", "a: b")]
     [True, True, False, False]
@@ -206,7 +206,7 @@ def shown(value: Any) -> str:
 
 
 def runs_code(text: str) -> bool:
-    """Whether evaluating a text could do more than give a value, or fill the memory.
+    """Tells whether evaluating a text could do more than give a value, or fill the memory.
 
     What is no expression, a path for instance, cannot be evaluated at all.
 
@@ -227,7 +227,7 @@ def runs_code(text: str) -> bool:
 
 
 def _size(node: ast.expr) -> float:
-    """How many values a literal comes to, with sums and multiples of lists; infinite where it is no literal."""
+    """Tells how many values a literal comes to, with sums and multiples of lists; infinite where it is no literal."""
     endless = float("inf")
     match node:
         case ast.Constant(value=value):
@@ -252,7 +252,7 @@ def _size(node: ast.expr) -> float:
 
 
 def guard_evaluation() -> None:
-    """From now on ``eval`` inside fairseq takes values only. Calling it again changes nothing.
+    """Makes ``eval`` inside fairseq take values only. Calling it again changes nothing.
 
     Python asks its audit hooks before it runs evaluated code; they cannot be removed. Code of other modules is none of
     this one's business, and fairseq evaluates options only.

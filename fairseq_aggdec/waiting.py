@@ -1,4 +1,4 @@
-"""How threads wait for each other. Must be said before PyTorch is loaded."""
+"""Tells how threads wait for each other. Must be said before PyTorch is loaded."""
 
 from __future__ import annotations
 

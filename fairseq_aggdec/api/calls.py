@@ -1,4 +1,5 @@
-"""What one call of a :class:`~fairseq_aggdec.api.translator.Translator` may ask for, and a generator that does it."""
+"""Describes what one call of a :class:`~fairseq_aggdec.api.translator.Translator` may ask for, and a generator that
+does it."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ def check_call(call: Call, own: LoadedOptions) -> None:
 
 
 def _copies(generator: Any) -> bool:
-    """Whether a generator verifies texts that are proposed."""
+    """Tells whether a generator verifies texts that are proposed."""
     return isinstance(generator, DraftAndVerifyGenerator | BeamGenerator) and getattr(
         generator, "verified", True
     )

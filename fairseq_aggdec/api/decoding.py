@@ -113,7 +113,7 @@ class BatchDecoder:
                     generator.refresh()
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Of every weight which it is and how often it was written."""
+        """Identities and write counts of all weights."""
         weights = (weight for model in self.language_support.whole for weight in model.parameters())
         return [(id(one), 0 if one.is_inference() else one._version) for one in weights]
 
@@ -269,7 +269,7 @@ class BatchDecoder:
         return Watcher(tell)
 
     def _texts(self, generator: Any, drafts: Sequence[Sequence[int]]) -> GivenTexts | None:
-        """What proposes the drafts of a batch; it learns, for each generator, what drafts are worth."""
+        """Proposer of the drafts of a batch; it learns, for each generator, what drafts are worth."""
         if not any(drafts):
             return None
         if id(generator) not in self._given:
@@ -289,7 +289,8 @@ class BatchDecoder:
         return self.tokens(text, language, "target")[:-1] if text.strip() else NOTHING
 
     def encode(self, text: str, number: int, language: str | None = None) -> Tensor:
-        """As :meth:`tokens`; the number is for the message about a sentence that cannot be decoded."""
+        """Tokens of a text, as :meth:`tokens` makes them; the number is for the message about a sentence that cannot be
+        decoded."""
         refuse_other_than_text(text, number)
         tokens = self.tokens(text, language)
         if len(tokens) > self.longest:
@@ -300,7 +301,7 @@ class BatchDecoder:
         return tokens
 
     def encode_target(self, text: str, number: int, language: str | None = None) -> Tensor:
-        """As :meth:`encode`, of a given output."""
+        """Tokens, as :meth:`encode` makes them, of a given output."""
         refuse_other_than_text(text, number, "target")
         tokens = self.tokens(text, language, "target")
         if len(tokens) > self.longest_target:

@@ -74,7 +74,7 @@ def first_pair(trained: Mapping[str, Any]) -> Sequence[str | None]:
 
 
 class Languages:
-    """What a task says and does in one language or another.
+    """Describes what a task says and does in one language or another.
 
     Args:
         task: with the languages that it was loaded with.
@@ -126,12 +126,12 @@ class Languages:
         return call.source_lang or self.own[0], call.target_lang or self.own[1]
 
     def other(self, call: Call) -> bool:
-        """Whether a call needs another generator than the translator's own."""
+        """Tells whether a call needs another generator than the translator's own."""
         pair = self.pair(call)
         return pair != self.own if self.task.kind == APART else pair[1] != self.own[1]
 
     def models(self, call: Call) -> list[Any]:
-        """Those that decode a call."""
+        """Models that decode a call."""
         return [of_direction(model, *self.pair(call)) for model in self.whole]
 
     def longest(self) -> Any:

@@ -22,7 +22,7 @@ def score_batch(
     targets: Sequence[Tensor],
     start: int,
 ) -> list[dict[str, Any]]:
-    """What ``fairseq-generate --score-reference`` finds.
+    """Finds what ``fairseq-generate --score-reference`` finds.
 
     Args:
         sample: a batch of sources.

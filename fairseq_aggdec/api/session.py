@@ -233,7 +233,7 @@ class Session:
 
     @functools.cached_property
     def codec(self) -> Codec:
-        """What ``--tokenizer`` and ``--bpe`` make of text."""
+        """Codec: what ``--tokenizer`` and ``--bpe`` make of text."""
         return Codec(
             self.task.build_tokenizer(self.cfg.tokenizer), self.task.build_bpe(self.cfg.bpe)
         )

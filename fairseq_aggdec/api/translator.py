@@ -1,4 +1,4 @@
-"""What :func:`~fairseq_aggdec.from_pretrained` returns: sentences in, sentences or hypotheses out."""
+"""Translator, which :func:`~fairseq_aggdec.from_pretrained` returns: sentences in, sentences or hypotheses out."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Translator(BatchDecoder):
         prefix: str | Iterable[str] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
-        """For every sentence its hypotheses, the best first: ``nbest`` of them at most.
+        """Decodes sentences; for each its hypotheses, the best first: ``nbest`` of them at most.
 
         Arguments and errors are those of :meth:`translate`.
 
@@ -219,7 +219,7 @@ class Translator(BatchDecoder):
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those that have a value."""
+    """Options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
 
 

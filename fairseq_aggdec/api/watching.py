@@ -1,4 +1,4 @@
-"""Which tokens of an output are certain while it is decoded."""
+"""Tokens of an output that are certain while it is decoded."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class Watcher:
 
     def __init__(self, tell: Tell):
         self.tell = tell
-        self.told: dict[int, int] = {}
+        self.reported: dict[int, int] = {}
 
     def update(self, place: int, tokens: Sequence[int]) -> None:
         """Reports the certain tokens of a sentence, if there are more than at the last report."""
-        if len(tokens) > self.told.get(place, 0):
-            self.told[place] = len(tokens)
+        if len(tokens) > self.reported.get(place, 0):
+            self.reported[place] = len(tokens)
             self.tell(place, tokens)
 
     def searches(self, searches: Sequence[SearchedTree]) -> None:
-        """Is called by beam search after every call of the decoder."""
+        """Takes note of a beam search; called by it after every call of the decoder."""
         for search in searches:
             self.update(search.index, certain(search))
 
     def committed(self, verdict: Verdict, state: DecodeState) -> None:
-        """Is called by a greedy search after every iteration."""
+        """Takes note of committed tokens; called by a greedy search after every iteration."""
         for row in state.rows:
             self.update(row.index, row.tokens[1:])
 
 
 def certain(search: SearchedTree) -> list[int]:
-    """What all hypotheses of a beam search begin with, the ended and the unfinished ones."""
+    """Tokens that all hypotheses of a beam search begin with, the ended and the unfinished ones."""
     nodes = [ending.node for ending in search.endings]
     if not search.done:
         nodes += [node for _, node in search.active]

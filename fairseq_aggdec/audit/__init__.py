@@ -1,1 +1,1 @@
-"""Is it the same: audits of outputs against stock fairseq."""
+"""Audits of outputs against stock fairseq."""

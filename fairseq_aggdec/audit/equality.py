@@ -155,7 +155,7 @@ def audit(
 def compare_scores(
     result: Audit, theirs: Sequence[Hypothesis], mine: Sequence[Hypothesis], tolerance: float
 ) -> None:
-    """Of hypotheses with the same tokens."""
+    """Compares scores of hypotheses with the same tokens."""
     gap = max(
         (a["positional_scores"] - b["positional_scores"]).abs().max().item()
         for a, b in zip(theirs, mine, strict=True)

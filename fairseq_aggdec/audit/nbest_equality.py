@@ -228,7 +228,8 @@ def difference(
 def _margins_of_endings(
     theirs: Sequence[Prefix], mine: Sequence[Prefix], scores: Mapping[Prefix, float]
 ) -> list[float]:
-    """Of each hypothesis that ended in one search only: how far stock saw it from another continuation, nats."""
+    """Margins, nats, between each hypothesis that ended in one search only and another continuation, as stock saw
+    them."""
     return [
         min(
             (abs(scores.get(own, math.inf) - scores[other]) for other in scores if other != own),
@@ -241,7 +242,8 @@ def _margins_of_endings(
 def _margins_of_beams(
     theirs: Sequence[Prefix], mine: Sequence[Prefix], scores: Mapping[Prefix, float]
 ) -> list[float]:
-    """Of each hypothesis that went on in one search only: how far stock saw it from those of the other, nats."""
+    """Margins, nats, between each hypothesis that went on in one search only and those of the other, as stock saw
+    them."""
     only_theirs, only_mine = set(theirs) - set(mine), set(mine) - set(theirs)
     return [
         max(
@@ -254,7 +256,7 @@ def _margins_of_beams(
 
 
 def _margin_of_order(theirs: Ranked, mine: Ranked) -> float:
-    """How far stock scored hypotheses from those that stand at their ranks in ours; infinity for other ones."""
+    """Tells how far stock scored hypotheses from those that stand at their ranks in ours; infinity for other ones."""
     scores = {tuple(h["tokens"].tolist()): float(h["score"]) for h in theirs}
     if sorted(tokens_of(theirs)) != sorted(tokens_of(mine)):
         return math.inf

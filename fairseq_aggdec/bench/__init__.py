@@ -1,1 +1,1 @@
-"""How fast is it: systems, rivals, timing."""
+"""Tells how fast is it: systems, rivals, timing."""

@@ -1,4 +1,4 @@
-"""What holds of every table: quality follows from the outputs, and outputs belong to their sentences."""
+"""Checks of every table: quality follows from the outputs, and outputs belong to their sentences."""
 
 from __future__ import annotations
 

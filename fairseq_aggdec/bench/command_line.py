@@ -1,4 +1,4 @@
-"""What a command line of ``aggdec bench`` asks for: its own options, the systems, and what it refuses."""
+"""Command line of ``aggdec bench``: its own options, the systems, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_ITS_OWN = {"blockwise": ("heads", "--path"), ASSISTED: ("assistant", "--draft
 
 
 def own_options(parser: argparse.ArgumentParser) -> None:
-    """What is not fairseq-generate's."""
+    """Adds the options that fairseq-generate does not have."""
     add = parser.add_argument_group("bench").add_argument
     add("--systems", nargs="+", metavar="NAME", help="groups or systems (default: stock ours)")
     add("--system", action="append", default=[], metavar="NAME=OPTIONS", dest="by_options")

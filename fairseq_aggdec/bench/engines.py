@@ -22,7 +22,7 @@ from fairseq_aggdec.methods.shared.loading import load_writer
 
 @dataclass(frozen=True)
 class Engine:
-    """How another engine decodes.
+    """Tells how another engine decodes.
 
     Attributes:
         library: ``CTranslate2``, ``Hugging Face transformers`` or ``ONNX Runtime``.

@@ -43,7 +43,7 @@ def exported(model: Any, dictionary: Dictionary) -> Any:
 
 
 def _writes_alike(model: Any, made: Any) -> bool:
-    """Whether two models, fairseq's and its copy, have the same logits but for rounding."""
+    """Tells whether two models, fairseq's and its copy, have the same logits but for rounding."""
     exact = copy.deepcopy(model).float().cpu()
     exact.eval()
     first = made.config.eos_token_id

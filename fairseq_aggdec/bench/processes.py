@@ -131,5 +131,5 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
 
 
 def takes_batch_size(name: str, batch_size: int) -> bool:
-    """Whether a system decodes batches of this size: an assistant drafts for one sentence at a time."""
+    """Tells whether a system decodes batches of this size: an assistant drafts for one sentence at a time."""
     return name != ASSISTED or batch_size == 1

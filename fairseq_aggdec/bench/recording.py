@@ -74,7 +74,7 @@ class Recorder:
         self.records += self.open
 
     def watch(self, verdict: Verdict, state: DecodeState) -> None:
-        """Is called after each iteration."""
+        """Records an iteration; called after each."""
         if state is not self.state:
             self._begin(state)
         window = verdict.window

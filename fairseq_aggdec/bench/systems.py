@@ -56,12 +56,13 @@ class Entry:
 
     @property
     def external(self) -> bool:
-        """Whether another engine decodes."""
+        """Tells whether another engine decodes."""
         return self.system in ENGINES
 
 
 def split(name: str) -> tuple[str, list[str]]:
-    """What :func:`build` calls a system, and what its precision adds to the command line: ``iad-int8``."""
+    """Splits a name into what :func:`build` calls the system, and what its precision adds to the command line:
+    ``iad-int8``."""
     for ending, flags in PRECISIONS.items():
         if name.endswith(ending) and name not in ENGINES:
             return name.removesuffix(ending), flags
@@ -69,7 +70,7 @@ def split(name: str) -> tuple[str, list[str]]:
 
 
 def label(name: str) -> str:
-    """What a table calls a system."""
+    """Names a system in a table."""
     system, flags = split(name)
     if system in ENGINES:
         shown = ENGINES[system].label

@@ -1,4 +1,4 @@
-"""From measurements to a table: speed, ratios, steps, quality and equality with stock of every system."""
+"""Tables of measurements: speed, ratios, steps, quality and equality with stock of every system."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Line:
 
     @property
     def milliseconds(self) -> float:
-        """Of a sentence."""
+        """Milliseconds of a sentence."""
         return 1e3 * self.seconds / self.sentences
 
 
@@ -201,7 +201,7 @@ def markdown(rows: Sequence[Line], quality: str = "BLEU") -> str:
 
 
 def _slots(rows: Sequence[Line]) -> list[str]:
-    """How often drafted tokens are accepted, by slot; nothing where no system drafts."""
+    """Tells how often drafted tokens are accepted, by slot; nothing where no system drafts."""
     if not rows:
         return []
     most = max(len(row.by_slot) for row in rows)

@@ -61,7 +61,7 @@ class System:
 
 @dataclass
 class Measurement:
-    """What one system did.
+    """Measurements of one system.
 
     Attributes:
         seconds: per batch, wall clock, the median over repeats.

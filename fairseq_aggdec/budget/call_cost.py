@@ -1,4 +1,5 @@
-"""What calls usually cost. No clock has a say, so that what is decoded does not depend on how fast the machine is."""
+"""Costs of calls, as they usually are. No clock has a say, so that what is decoded does not depend on how fast the
+machine is."""
 
 from fairseq_aggdec.kernels.library import constants
 

@@ -1,4 +1,4 @@
-"""How long copies are: as long as is worth their cost, by the chances of their tokens (``--draft-tokens``)."""
+"""Tells how long copies are: as long as is worth their cost, by the chances of their tokens (``--draft-tokens``)."""
 
 import sys
 from collections.abc import Sequence
@@ -63,13 +63,13 @@ class CopyLength:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Whether to draft for as many rows as there are now, by the chance of all sentences."""
+        """Tells whether to draft for as many rows as there are now, by the chance of all sentences."""
         several = len(self.rows) > 1 and not self.probing
         self.idle = several and worthwhile(self.total.mean, self.fixed_cost, LONG) == 0
 
     @property
     def fixed_cost(self) -> float:
-        """Of an iteration beside its drafts, for each row, in drafted tokens."""
+        """Cost of an iteration beside its drafts, for each row, in drafted tokens."""
         return 1.0 + self.step_cost / max(1, len(self.rows))
 
     def plan(self, row: int, room: int) -> int:

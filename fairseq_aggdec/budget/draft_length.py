@@ -1,5 +1,5 @@
-"""How many tokens a model drafts at once: a fixed number, or none where drafts do not pay (``--draft-tokens auto``,
-``--draft-tree auto``)."""
+"""Tells how many tokens a model drafts at once: a fixed number, or none where drafts do not pay (``--draft-tokens
+auto``, ``--draft-tree auto``)."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ AUTO_NODES = 5
 
 @dataclass(frozen=True)
 class NodeBudget:
-    """How many tokens the tree of a row has.
+    """Tells how many tokens the tree of a row has.
 
     Attributes:
         most: at most this many.
@@ -73,13 +73,13 @@ class AdaptiveDraftLength(DraftLength):
     Args:
         weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
             wider window costs next to nothing.
-        steady: decides once for a batch, else by the number of sentences that are left. For half precision, where what
+        per_batch: decides once for a batch, else by the number of sentences that are left. For half precision, where what
             is read beside a token decides what its products round to; so is a draft length that does not weigh.
     """
 
-    def __init__(self, size: int, weighs: bool, steady: bool = False):
+    def __init__(self, size: int, weighs: bool, per_batch: bool = False):
         super().__init__(size)
-        self.weighs, self.steady = weighs, steady or not weighs
+        self.weighs, self.per_batch = weighs, per_batch or not weighs
         self.forget()
 
     def forget(self) -> None:
@@ -95,12 +95,12 @@ class AdaptiveDraftLength(DraftLength):
         self.pays = self._pays(rows)
         self.tries: float = 0
         if due and not self.pays:
-            self.tries = math.inf if self.steady else TRIES
+            self.tries = math.inf if self.per_batch else TRIES
             self.gained.limit(STILL_KNOWN)
         self.rested = 0 if self.pays or due else self.rested + 1
 
     def plan(self, rows: int) -> int:
-        pays = self.pays if self.steady else self._pays(rows)
+        pays = self.pays if self.per_batch else self._pays(rows)
         return self.size if pays or self.tries else 0
 
     def _pays(self, rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""How far the host runs ahead of a device that decodes alone."""
+"""Tells how far the host runs ahead of a device that decodes alone."""
 
 from fairseq_aggdec.budget.decaying_mean import DecayingMean
 
@@ -9,7 +9,7 @@ LATENCY = 2e-5
 
 
 class Pace:
-    """Whether an iteration is launched before the host knows the outcome of the one before.
+    """Tells whether an iteration is launched before the host knows the outcome of the one before.
 
     Launched ahead, the device does not wait while the host reads an outcome and launches the next iteration. But where
     that outcome ends the batch, one iteration was in vain, and the batch's tokens are read behind it. So it is done
@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def ahead(self) -> int:
-        """How many iterations may be under way with unknown outcome when another is launched."""
+        """Tells how many iterations may be under way with unknown outcome when another is launched."""
         if not self.waits:
             return 0
         if not (self.iterations.weight and self.host.weight and self.device.weight):

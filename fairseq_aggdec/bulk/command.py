@@ -42,7 +42,7 @@ ALSO_REFUSED = {
 
 
 def is_wanted(arguments: list[str]) -> bool:
-    """Whether a command line of aggdec-generate asks for a text file, not for a set of DATA."""
+    """Tells whether a command line of aggdec-generate asks for a text file, not for a set of DATA."""
     return any(argument.split("=")[0] in OPTIONS for argument in arguments)
 
 
@@ -93,7 +93,7 @@ def check(cfg: DictConfig, places: BulkPlaces) -> None:
 
 
 def make_translator(session: Session) -> Translator:
-    """What the command line names, as fairseq-interactive builds it."""
+    """Builds what the command line names, as fairseq-interactive builds it."""
     cfg, task = session.cfg, session.task
     generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
     codec = Codec(task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe))
@@ -104,7 +104,7 @@ def make_translator(session: Session) -> Translator:
 def make_header(
     session: Session, index: text.Index, places: BulkPlaces, files: FilesBefore
 ) -> dict[str, Any]:
-    """What the output depends on: two processes with equal headers write equal outputs."""
+    """Collects what the output depends on: two processes with equal headers write equal outputs."""
     paths = [Path(path) for path in utils.split_paths(session.cfg.common_eval.path)]
     own = {
         "device": "cuda" if session.cuda else "cpu",

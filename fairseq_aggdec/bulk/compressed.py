@@ -118,5 +118,6 @@ class _Frames(io.RawIOBase):
 
 
 def _is_bgzip(start: bytes) -> bool:
-    """Whether gzip was made by bgzip: its first member has an extra field ``BC``, and an empty member is the last."""
+    """Tells whether gzip was made by bgzip: its first member has an extra field ``BC``, and an empty member is the
+    last."""
     return start[:3] == b"\x1f\x8b\x08" and start[3:4] == b"\x04" and start[12:14] == b"BC"

@@ -1,4 +1,4 @@
-"""What outputs depend on, for the header of a job: options that can change one, files by what is in them."""
+"""Properties that outputs depend on, for the header of a job: options that can change one, files by what is in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 class FilesBefore:
-    """Which files the options name, taken before they are loaded: what is digested afterwards was loaded.
+    """Files that the options name, taken before they are loaded: what is digested afterwards was loaded.
 
     A file counts as another one when its place on the disk, its size or a time of change is another.
     """
@@ -68,7 +68,7 @@ class FilesBefore:
                         self.seen[file] = stamp(file.stat())
 
     def digest(self, paths: Sequence[Path]) -> str:
-        """As :func:`digest`.
+        """Digest of one of the files, as of :func:`digest`.
 
         Raises:
             BulkError: a file is not the one that was there.
@@ -136,7 +136,7 @@ def relevant_options(session: Session, files: FilesBefore) -> dict[str, Any]:
 
 
 def text_options(session: Session, files: FilesBefore) -> dict[str, Any]:
-    """Those by which text becomes tokens, and tokens text."""
+    """Options by which text becomes tokens, and tokens text."""
     plain: Any = OmegaConf.to_container(session.cfg, resolve=True, enum_to_str=True)
     found = {"post_process": plain["common_eval"]["post_process"]}
     for section in ("tokenizer", "bpe"):

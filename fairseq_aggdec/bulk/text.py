@@ -28,7 +28,7 @@ CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at on
 
 @dataclass
 class Index:
-    """Where the shards of a text begin.
+    """Index of where the shards of a text begin.
 
     Attributes:
         shard_size: lines of each but the last.

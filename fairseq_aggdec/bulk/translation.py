@@ -50,7 +50,7 @@ JSON_LINES = ".jsonl"
 
 @dataclass(frozen=True)
 class BulkPlaces:
-    """Where a text comes from and goes to.
+    """Places where a text comes from and goes to.
 
     Attributes:
         source: ``--input-file``: a file, a pipe, or ``-`` for standard input.
@@ -66,12 +66,12 @@ class BulkPlaces:
 
     @property
     def json_lines(self) -> bool:
-        """Whether the output is JSON lines, all hypotheses of each line; else a line of text, the best one."""
+        """Tells whether the output is JSON lines, all hypotheses of each line; else a line of text, the best one."""
         return self.target.name.removesuffix(".gz").removesuffix(".zst").endswith(JSON_LINES)
 
     @property
     def read_once(self) -> bool:
-        """Whether the text comes through standard input or a pipe (a FIFO, the shell's ``<(...)``)."""
+        """Tells whether the text comes through standard input or a pipe (a FIFO, the shell's ``<(...)``)."""
         path = Path(self.source)
         return self.source == STDIN or path.is_fifo() or path.is_char_device()
 
@@ -112,7 +112,7 @@ class BulkPlaces:
             raise BulkError(f"--output-file: {self.target} exists and is not ours: name a new file")
 
     def is_merged(self) -> bool:
-        """Whether the output is there, made of the shards."""
+        """Tells whether the output is there, made of the shards."""
         try:
             wanted = json.loads((self.parts / MERGED).read_bytes())["sha256"]
             return bool(text.content_digest(self.target) == wanted)

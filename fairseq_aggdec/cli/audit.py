@@ -80,7 +80,7 @@ def show_differences(result: equality.Audit) -> None:
 
 @dataclass(frozen=True)
 class Oracle:
-    """Whose output is the reference: ``margin`` nats below which a difference is a tie, ``tolerance`` for scores."""
+    """Reference of an audit: ``margin`` nats below which a difference is a tie, ``tolerance`` for scores."""
 
     decoding: str
     words: str
@@ -123,7 +123,7 @@ class Findings:
         return self.output and results.named(self.output, ".partial.json")
 
     def _earlier(self) -> dict[str, Any]:
-        """What the same command found before it was ended."""
+        """Reads what the same command found before it was ended."""
         if self._partial is None:
             return {}
         with suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,5 @@
-"""How fast and how good are decoders? Ours, stock fairseq and other engines on one model, equality beside each speed.
+"""Tells how fast and how good are decoders? Ours, stock fairseq and other engines on one model, equality beside each
+speed.
 
     aggdec bench DATA --path model.pt --gen-subset test --limit 300 --systems stock ours --output results/speed
     aggdec bench DATA --path model.pt --gen-subset test --cpu --systems ours,stock,ctranslate2,huggingface
@@ -238,7 +239,7 @@ class Bench:
         return f"{what}, {folder}, {self.session.precision}"
 
     def notes(self) -> list[str]:
-        """What is written below the tables."""
+        """Notes that are written below the tables."""
         notes = ["All processes: the same cores, threads passive, in turn."] if self.apart else []
         absent = [f"{systems.label(name)}: {reason}" for name, reason in self.absent.items()]
         notes += [f"Not measured: {one}." for one in absent]
@@ -271,7 +272,7 @@ def rounded(numbers: Sequence[float]) -> list[float]:
 
 
 def prepared(arguments: Sequence[str]) -> Bench:
-    """What a command line asks for, loaded."""
+    """Loads what a command line asks for."""
     args, rest = own_parser().parse_known_args(list(arguments))
     found, absent = entries(args, rest)
     check(args, found, rest)

@@ -64,7 +64,7 @@ def words(kind: str, options: Mapping[str, Any]) -> Iterable[str]:
 
 
 def commands(made: Converted) -> dict[str, str]:
-    """What decodes a text, line by line, by the name of what decodes."""
+    """Commands that decode a text, line by line, by the name of what decodes."""
     model = str(made.output / "model.pt")
     shared = [str(made.output), "--path", model, *words("", made.generation)]
     before = ""

@@ -125,7 +125,8 @@ def refuse_small_batches(dataset: Any, longest: int, max_tokens: int | None) -> 
 def make_header(
     session: Session, subset: str, batches: list[list[int]], beam: int, files: FilesBefore
 ) -> dict[str, Any]:
-    """What the outputs depend on: two processes with equal headers write equal outputs; ``beam`` is the generator's."""
+    """Collects what the outputs depend on: two processes with equal headers write equal outputs; ``beam`` is the
+    generator's."""
     cfg = session.cfg
     teachers = [Path(path) for path in utils.split_paths(cfg.common_eval.path)]
     sentences = len(session.task.dataset(subset))

@@ -1,4 +1,4 @@
-"""What this machine and a checkpoint will use, what is refused, and which method to take.
+"""Reports what this machine and a checkpoint will use, what is refused, and which method to take.
 
 aggdec doctor
 aggdec doctor --path model.pt DATA
@@ -107,7 +107,7 @@ def show(title: str, lines: Lines) -> None:
 
 
 def of_machine() -> Lines:
-    """What decoding will find here."""
+    """Reports what decoding will find here."""
     here = machine.describe()
     flags = machine.processor_flags()
     yield "processor", f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB"
@@ -138,7 +138,7 @@ def of_machine() -> Lines:
 
 
 def of_gpu_kernels(device: torch.device) -> Lines:
-    """What each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
+    """Reports what each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
     for name, (agree, *precisions) in GPU_KERNELS.items():
         given: list[tuple[Any, ...]] = [(dtype,) for dtype in precisions] or [()]
         try:
@@ -149,7 +149,7 @@ def of_gpu_kernels(device: torch.device) -> Lines:
 
 
 def of_kernels() -> str:
-    """Which of the compiled libraries is taken."""
+    """Names the compiled library that is taken."""
     library = kernels()
     limit = os.environ.get(VARIABLE)
     limited = f" ({VARIABLE}={limit})" if limit else ""
@@ -159,7 +159,7 @@ def of_kernels() -> str:
 
 
 def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
-    """What a checkpoint is, which forms its parts take, what it refuses and which method suits it."""
+    """Reports what a checkpoint is, which forms its parts take, what it refuses and which method suits it."""
     trained = (state.get("cfg") or {}).get("task") or {}
     trained = trained if hasattr(trained, "get") else vars(trained)
     yield "trained as", f"task {trained.get('_name')}"
@@ -190,7 +190,7 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
 
 
 def memory_of(parameters: Mapping[str, Any]) -> str:
-    """What decoding on a CPU takes beside Python and PyTorch, from the sizes in the file alone."""
+    """Estimates what decoding on a CPU takes beside Python and PyTorch, from the sizes in the file alone."""
     sizes = {x.data_ptr(): x.numel() for x in parameters.values() if isinstance(x, torch.Tensor)}
     count = sum(sizes.values())
     stored = sum(x.nbytes for x in parameters.values() if isinstance(x, torch.Tensor))
@@ -220,14 +220,14 @@ def of_engines(path: str, data: Path, decoding: str, drafter: str | None) -> Lin
 
 
 def form(part: Any) -> str:
-    """How the layers of an encoder or decoder that was packed are run in fp32 on CPU."""
+    """Tells how the layers of an encoder or decoder that was packed are run in fp32 on CPU."""
     if part.compiled is not None:
         return "fast form, all layers in one call of the compiled kernels"
     return "fast form, packed weights layer by layer"
 
 
 def int8_of(model: nn.Module, gaps: Sequence[str | None]) -> str:
-    """Whether ``--int8`` takes a model with these gaps of encoder and decoder."""
+    """Tells whether ``--int8`` takes a model with these gaps of encoder and decoder."""
     decoder: Any = model.decoder
     reasons = [gap for gap in gaps if gap is not None]
     if isinstance(decoder, MarkovDecoder) or getattr(decoder, "geometry", Geometry()) != Geometry():
@@ -250,7 +250,7 @@ def refusals_of(model: nn.Module) -> Iterator[str]:
 
 
 def advice(model: nn.Module, task: Any, gap: str | None) -> str:
-    """Which method to take, in one sentence."""
+    """Recommends a method in one sentence."""
     decoder: Any = model.decoder
     if isinstance(decoder, MarkovDecoder):
         return "--decoding lattice"

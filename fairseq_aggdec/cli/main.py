@@ -62,7 +62,7 @@ def _say(text: str) -> int:
 
 
 def no_such_tool(name: str) -> str:
-    """What to run instead of a tool that there is not."""
+    """Suggests what to run instead of a tool that there is not."""
     if name in COMMANDS:
         return f"this is a command of its own: aggdec-{name} (with a hyphen)"
     if name == "translate":

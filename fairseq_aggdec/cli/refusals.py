@@ -1,4 +1,4 @@
-"""How a command ends: what it refuses is one sentence on stderr and exit code 2, without a traceback."""
+"""Tells how a command ends: what it refuses is one sentence on stderr and exit code 2, without a traceback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
 
 @contextmanager
 def without_usage() -> Iterator[None]:
-    """What a parser of options refuses is one sentence too: with fairseq's options its usage has 200 lines."""
+    """Makes what a parser of options refuses one sentence too: with fairseq's options its usage has 200 lines."""
 
     def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
         wrong = re.search(r"^unrecognized arguments:.*?(--[\w-]+)", message)

@@ -1,4 +1,4 @@
-"""How single sentences were decoded, iteration by iteration: in the terminal and as a page.
+"""Tells how single sentences were decoded, iteration by iteration: in the terminal and as a page.
 
     aggdec trace DATA --path verifier.pt --decoding gad --drafter-path drafter.pt --cpu
     aggdec trace DATA --path model.pt --decoding blockwise --sentences 4 17 --acceptance top-k:2
@@ -94,7 +94,7 @@ def histogram(records: Sequence[Record]) -> list[list[str]]:
 
 
 def place(args: argparse.Namespace) -> Path:
-    """Where the page goes: nothing that is there is replaced unasked."""
+    """Chooses where the page goes: nothing that is there is replaced unasked."""
     if args.report is None:
         return results.unused(Path("report.html"))
     if args.report.is_file() and not args.overwrite:

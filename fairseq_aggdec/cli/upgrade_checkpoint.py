@@ -40,7 +40,8 @@ DATA = (torch.Tensor, torch.Size, torch.dtype)
 
 
 class StandIn:
-    """In place of an object whose class is not data. Making one, or filling it in, calls nothing that a file names."""
+    """Stands in for an object whose class is not data. Making one, or filling it in, calls nothing that a file
+    names."""
 
     name: ClassVar[str]
     arguments: tuple[Any, ...] = ()
@@ -58,7 +59,7 @@ class StandIn:
 
 
 def read(path: str) -> Any:
-    """What a checkpoint holds, with stand-ins for objects that are not data."""
+    """Reads what a checkpoint holds, with stand-ins for objects that are not data."""
     known: dict[str, type[StandIn]] = {}
     while True:
         pairs: list[Any] = [(one, name) for name, one in known.items()]

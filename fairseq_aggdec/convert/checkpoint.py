@@ -34,7 +34,7 @@ HF_MAX_LENGTH = 20  # what transformers assumes where nothing is said
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written, as options of fairseq's commands: names with underscores.
+    """Records what was written, as options of fairseq's commands: names with underscores.
 
     Attributes:
         output: the folder.
@@ -263,7 +263,7 @@ def _save(
 
 
 def _suffix(folder: Folder) -> str | None:
-    """What a text needs behind its pieces, where fairseq's ``--bpe`` alone does not prepare it; else None."""
+    """Finds what a text needs behind its pieces, where fairseq's ``--bpe`` alone does not prepare it; else None."""
     codes = any(token.startswith(">>") for token in getattr(folder.tokenizer, "encoder", ()))
     return "</s>" if _is_first_mbart(folder) else "" if codes else None
 

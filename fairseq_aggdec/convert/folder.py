@@ -1,4 +1,4 @@
-"""What a folder of Hugging Face transformers holds: configuration, tokenizer, weights. Nothing of it is run."""
+"""Folders of Hugging Face transformers: configuration, tokenizer, weights. Nothing of it is run."""
 
 from __future__ import annotations
 

@@ -118,7 +118,8 @@ def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabul
 
 
 def _naming(folder: Folder) -> Callable[[int, str | None], str]:
-    """What fairseq calls a row: its token, but for codes of languages, pieces of BART and rows without a token."""
+    """Returns what fairseq calls a row: its token, but for codes of languages, pieces of BART and rows without a
+    token."""
     style = LANGUAGE_SYMBOLS.get(folder.kind, "{}")
     named = hasattr(folder.tokenizer, "lang_token_to_id")  # M2M100 has fairseq's symbols
     codes = set() if named else {*languages(folder)}

@@ -24,7 +24,7 @@ SUMS = ("nll", "hits", "count")  # logged of each head
 
 @dataclass
 class BlockwiseLossConfig(FairseqDataclass):
-    """How the losses of the heads become one."""
+    """Tells how the losses of the heads become one."""
 
     label_smoothing: float = option(0.0, "epsilon for label smoothing, 0 means no label smoothing")
     head_loss: HEAD_LOSS = option(
@@ -190,7 +190,7 @@ def nothing_of(*modules: nn.Module) -> Tensor:
 
 
 def shift(target: Tensor, head: int, pad: int, places: Tensor | None = None) -> Tensor:
-    """What a head must predict: targets (B, T) moved ``head`` positions to the left, ``pad`` where they end.
+    """Targets of a head: targets (B, T) moved ``head`` positions to the left, ``pad`` where they end.
 
     Of ``places`` (T',) only, where these are given: (B, T').
     """

@@ -1,4 +1,4 @@
-"""What a non-autoregressive drafter learns from: random prefixes of the targets and the blocks after them.
+"""Targets of a non-autoregressive drafter: random prefixes of the targets and the blocks after them.
 
 Worked example, k = 3. Two targets are ``a b c d </s>`` and ``e </s>``; the drawn prefix lengths are 3 and 0. With
 ``_`` for padding and ``M`` for a mask slot, the decoder reads and must say
@@ -57,7 +57,7 @@ def cut_blocks(
 def choose_revealed(
     distance: Tensor, there: Tensor, ratio: float, ids: Tensor, seed: int, update: int
 ) -> Tensor:
-    """Which slots glancing gives away, uniformly chosen: bool (B, k); Qian et al. (2021).
+    """Slots that glancing gives away, uniformly chosen: bool (B, k); Qian et al. (2021).
 
     Args:
         distance: (B,) int64, how many slots the first pass got wrong (Hamming distance to the targets).

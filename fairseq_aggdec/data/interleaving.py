@@ -25,7 +25,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a decoder writes.
+    """Tells how a decoder writes.
 
     Attributes:
         directions: h, 1 or an even number.
@@ -57,7 +57,7 @@ class Geometry:
 
 
 def writing_order(lengths: Tensor, width: int, geometry: Geometry) -> Tensor:
-    """Which word each slot holds (Eq. 6 and 9).
+    """Indices of the word that each slot holds (Eq. 6 and 9).
 
     Args:
         lengths: (B,) int64, words of each sentence without ``</s>``.
@@ -117,7 +117,7 @@ def pick(x: Tensor, slots: Tensor) -> Tensor:
 
 
 def slot_positions(count: int, geometry: Geometry) -> tuple[Tensor, Tensor | None]:
-    """Where each slot stands, for its position embedding.
+    """Positions of slots, for its position embedding.
 
     Returns:
         (W,) int64 positions, negative in right-to-left directions of h = 2 (Eq. 7), the index of the turn for h > 2

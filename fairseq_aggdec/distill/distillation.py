@@ -1,4 +1,4 @@
-"""What a teacher wrote, and what is kept of it: sequence-level distillation.
+"""Sequence-level distillation: what a teacher wrote, and what is kept of it.
 
 Sequence-level knowledge distillation (Kim & Rush 2016; aggressive decoding paper, 3.2.1) replaces
 the targets of a training set by the outputs of a teacher. ``aggdec distill`` decodes a set in
@@ -34,7 +34,7 @@ class DistillationError(BulkError):
 
 @dataclass(frozen=True)
 class Output:
-    """What the teacher wrote for a sentence.
+    """Output that the teacher wrote for a sentence.
 
     Attributes:
         sentence: number in the data set.
@@ -57,7 +57,7 @@ def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
 
 
 def read_batches(path: Path, body: bytes) -> list[list[Output]]:
-    """From the body of a shard; ``path`` is for the message.
+    """Reads batches from the body of a shard; ``path`` is for the message.
 
     Raises:
         BulkError: a line is no batch.
@@ -90,7 +90,7 @@ def _token_ids(tokens: Any) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which pairs are worth training on.
+    """Chooses pairs that are worth training on.
 
     Attributes:
         max_length_ratio: longer side over shorter side, in dictionary symbols; None: any.
@@ -120,6 +120,6 @@ class Filter:
 
 
 def count_reasons(reasons: Sequence[str | None]) -> dict[str, int]:
-    """How many pairs were dropped for each of :data:`REASONS`, zeros included."""
+    """Tells how many pairs were dropped for each of :data:`REASONS`, zeros included."""
     counts = Counter(reasons)
     return {reason: counts[reason] for reason in REASONS}

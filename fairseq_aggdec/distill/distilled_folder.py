@@ -1,4 +1,4 @@
-"""From a data folder and a teacher's outputs to a data folder with those outputs as targets.
+"""Data folders whose targets are a teacher's outputs.
 
 Follows :mod:`fairseq_aggdec.distill.distillation`, which reads the outputs. Token ids are copied and
 never encoded anew, so an unknown word of the source stays the unknown word it was.
@@ -89,7 +89,7 @@ class DataFolder:
 
 @dataclass(frozen=True)
 class Written:
-    """What a set of the new folder holds.
+    """Describes what a set of the new folder holds.
 
     Attributes:
         kept: sentence numbers in the old set, ascending.

@@ -239,7 +239,7 @@ class DrafterTraining:
     # -- how long it will take
 
     def estimate(self) -> str:
-        """How long distillation and training take, from some sentences and some updates."""
+        """Tells how long distillation and training take, from some sentences and some updates."""
         distillation = self.seconds_of_distillation()
         update = self.seconds_of_update()
         return (
@@ -249,7 +249,7 @@ class DrafterTraining:
         )
 
     def seconds_of_distillation(self) -> float:
-        """Of the training set and what is spliced of it, by one process."""
+        """Estimates seconds for the training set and what is spliced of it, by one process."""
         parser = generation_parser(None)
         parser.set_defaults(gen_subset="train", num_workers=0)
         words = [
@@ -277,7 +277,7 @@ class DrafterTraining:
         return [f"--{k.replace('_', '-')}={v}" for k, v in vars(given).items() if v is not None]
 
     def seconds_of_update(self) -> float:
-        """Of an update on the set as it is; the targets of distillation are as long."""
+        """Estimates seconds of an update on the set as it is; the targets of distillation are as long."""
         with tempfile.TemporaryDirectory(prefix="train-drafter-") as folder:
             flags = [*self.training_flags(), f"--max-update={TIMED + 2}", "--no-save"]
             flags += ["--disable-validation", "--log-interval=1", "--save-dir", folder]

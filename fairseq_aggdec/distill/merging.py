@@ -79,13 +79,13 @@ def merge(
 
 
 def origin(args: argparse.Namespace, headers: dict[str, Header]) -> dict[str, Any]:
-    """What the data folder depends on, to be found in its summary."""
+    """Collects what the data folder depends on, to be found in its summary."""
     jobs = {name: Job(args.output, name, header).digest for name, header in headers.items()}
     return {"jobs": jobs, "filter": asdict(Filter(args.max_length_ratio, args.keep_cut))}
 
 
 def is_merged(args: argparse.Namespace, subsets: list[str]) -> bool:
-    """Whether the data folder has been made of the shards that are there, with this filter."""
+    """Tells whether the data folder has been made of the shards that are there, with this filter."""
     try:
         summary = json.loads((args.output / SUMMARY).read_text())
     except FileNotFoundError:

@@ -68,7 +68,7 @@ def _check_kind(path: Path, subset: str, header: Header) -> None:
 
 
 def order_digest(batches: Sequence[Sequence[int]]) -> str:
-    """What a header says about the sentence numbers of all batches."""
+    """Digest, for a header, of the sentence numbers of all batches."""
     return hashlib.sha256(json.dumps([list(batch) for batch in batches]).encode()).hexdigest()
 
 

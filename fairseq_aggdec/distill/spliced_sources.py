@@ -32,7 +32,7 @@ FEW = 0.05  # share of symbols with a mark that are there by chance
 
 
 def word_marks(dictionary: Dictionary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether a symbol may be the first, and whether it may be the last of a word: (V,) each."""
+    """Tells whether a symbol may be the first, and whether it may be the last of a word: (V,) each."""
     symbols = [dictionary[token] for token in range(len(dictionary))]
     first = np.array([symbol.startswith(PIECE) for symbol in symbols])
     last = np.array([not symbol.endswith(UNIT) for symbol in symbols])
@@ -55,7 +55,7 @@ def splice(
     marks: tuple[NDArray[np.bool_], ...],
     rng: random.Random,
 ) -> NDArray[np.int64]:
-    """What stands before a cut of one sentence, and what follows the cut of the other that is as far in it.
+    """Joins the words before a cut of one sentence and those after the cut of the other that is as far in it.
 
     Args:
         one, other: (T,) tokens with ``</s>``.

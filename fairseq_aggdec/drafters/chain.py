@@ -39,7 +39,7 @@ class FastChain:
         self.write = linear([decoder.chain.write], precision)
         self.projection = decoder.output_projection
 
-    def told(self, features: Tensor, before: Tensor) -> Tensor:
+    def conditioned(self, features: Tensor, before: Tensor) -> Tensor:
         """Features (B, k, C) of slots, each told M tokens (B, k, M) that may stand before it: (B, k, M, C)."""
         slots = self.read_slot(features.flatten(0, 1)).view_as(features)
         heard = (F.embedding(before, self.heard) + slots.unsqueeze(2)).relu_()
@@ -83,8 +83,8 @@ class FastChain:
         Arguments as for :meth:`choose`; before the first slot stands the last token of the prefix, M times.
         """
         best = logits.topk(min(CANDIDATES, logits.size(-1))).indices  # (B, k, M)
-        told = self.told(features, tokens_before(last, best))  # (B, k, M, C)
-        scores = told @ F.embedding(best, self.projection.weight).transpose(-1, -2)
+        conditioned = self.conditioned(features, tokens_before(last, best))  # (B, k, M, C)
+        scores = conditioned @ F.embedding(best, self.projection.weight).transpose(-1, -2)
         if self.projection.bias is not None:
             scores = scores + self.projection.bias[best].unsqueeze(-2)
         return best, scores
@@ -92,7 +92,7 @@ class FastChain:
 
 @gpu.tries("hear", "follow")
 def follows_alike(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels choose the block that PyTorch's operators choose, in a precision."""
+    """Tells whether the kernels choose the block that PyTorch's operators choose, in a precision."""
     # With this seed no two candidates score nearly alike: products of a GPU round otherwise than those of a CPU.
     chance = torch.Generator().manual_seed(214)
     decoder = SimpleNamespace(embed_tokens=nn.Embedding(20, 40), embed_scale=1.0)
@@ -113,7 +113,7 @@ def follows_alike(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def follow(choices: Tensor) -> Tensor:
-    """Where one gets to from every beginning, in as many steps as doublings of the length: (B, k, M) int64.
+    """Follows a chain from every beginning, in as many steps as doublings of the length: (B, k, M) int64.
 
     Args:
         choices: (B, k, M) int64, the place among M that follows each of M places.

@@ -1,4 +1,5 @@
-"""What block heads expect behind a prefix, for the beam search that runs ahead (Stern et al., section 3, under a beam).
+"""Tables of what block heads expect behind a prefix, for the beam search that runs ahead (Stern et al., section 3,
+under a beam).
 
 A head says of one place of the output what may stand there, whatever stands before: that is a table for every prefix
 of that length behind the one that the heads have read. So the search can run ahead where nothing like its prefixes was

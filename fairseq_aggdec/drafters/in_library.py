@@ -87,7 +87,7 @@ class CompiledDraft:
         self.make_room(_model(search).wanted)
 
     def make_room(self, end: int) -> None:
-        """For windows up to that many places."""
+        """Makes room for windows of up to so many places."""
 
     def ended(self, search: WholeSearch) -> None:
         """Takes up what was learned from the batch."""
@@ -168,7 +168,7 @@ def _model(search: WholeSearch) -> Any:
 
 
 def has_budget(draft_length: DraftLength) -> bool:
-    """Whether the library decides how much is drafted as this does."""
+    """Tells whether the library decides how much is drafted as this does."""
     if type(draft_length) is AdaptiveDraftLength:
         return draft_length.weighs
     return type(draft_length) is DraftLength
@@ -183,7 +183,7 @@ def write_budget(budget: Any, draft_length: DraftLength, trees: TreeGrower | Non
         budget.step_cost, budget.drafter_cost = trees.step_cost, trees.drafter_cost
         budget.deepest = trees.deepest
     if isinstance(draft_length, AdaptiveDraftLength):
-        budget.adapts, budget.steady = True, draft_length.steady
+        budget.adapts, budget.per_batch = True, draft_length.per_batch
         budget.pays, budget.tries = draft_length.pays, draft_length.tries
         budget.step_cost, budget.drafter_cost = draft_length.step_cost, draft_length.drafter_cost
         budget.gained, budget.gained_weight = draft_length.gained.sum, draft_length.gained.weight

@@ -1,4 +1,4 @@
-"""What drafters that are models share: how much they draft, from slots to blocks and trees, what they learn."""
+"""Base of drafters that are models: how much they draft, from slots to blocks and trees, what they learn."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -178,7 +178,7 @@ class NarDrafter(ModelDrafter):
 
     @property
     def captures(self) -> bool:
-        """Whether the batch stands where what is captured of its decoder reads it."""
+        """Tells whether the batch stands where what is captured of its decoder reads it."""
         self._begin()
         graphs = self.slots.reader.graphs if isinstance(self.slots, CachedSlots) else None
         return graphs is not None and graphs.sources is not None
@@ -193,13 +193,13 @@ class NarDrafter(ModelDrafter):
         return self._chosen(*self._features_on_device(board, owners, rows, shape))
 
     def logits_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        """As :meth:`logits`, of W - 1 tokens for every row of the grid; arguments as for :meth:`block`."""
+        """Logits, as of :meth:`logits`, of W - 1 tokens for every row of the grid; arguments as for :meth:`block`."""
         return self._logits(*self._features_on_device(board, owners, rows, shape))
 
     def _features_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape
     ) -> tuple[Tensor, Tensor]:
-        """Of the slots behind each row (R, k, C), and the rows' last tokens (R,)."""
+        """Features of the slots behind each row (R, k, C), and the rows' last tokens (R,)."""
         slots = self.slots
         assert isinstance(slots, CachedSlots)
         return slots.block_on_device(board, owners, rows, shape, shape.width - 1)
@@ -228,7 +228,7 @@ class NarDrafter(ModelDrafter):
         """(B, k, M) what the slots say of the tokens of :meth:`_chosen`."""
         if self.chain is not None and last is not None:
             before = tokens_before(last, self._chosen(features, last))
-            features = self.chain.told(features, before.unsqueeze(2)).squeeze(2)
+            features = self.chain.conditioned(features, before.unsqueeze(2)).squeeze(2)
         return self.slots.slot_logits(features, self.proposing)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:

@@ -52,7 +52,7 @@ class NarrowVocabulary:
         self.gram = weight.new_zeros(vocabulary.inputs, vocabulary.inputs)
 
     def learn(self, rows: Tensor) -> tuple[Product, Product] | None:
-        """From features (N, C) fp32 of slots; now and then what they are multiplied with, one after the other:
+        """Learns from features (N, C) fp32 of slots; now and then what they are multiplied with, one after the other:
         (C) -> (C / 4) directions and (C / 4) -> (V)."""
         if not self.due:
             return None
@@ -81,8 +81,8 @@ class NarrowVocabulary:
 
 
 class Proposer:
-    """What :func:`~fairseq_aggdec.drafters.trees.candidates` and :func:`~fairseq_aggdec.drafters.trees.grow` do, in the
-    compiled library and only as far as trees reach.
+    """Does what :func:`~fairseq_aggdec.drafters.trees.candidates` and :func:`~fairseq_aggdec.drafters.trees.grow` do,
+    in the compiled library and only as far as trees reach.
 
     Args:
         vocabulary: the projection by which candidates are found, in the library.
@@ -120,7 +120,7 @@ class Proposer:
         self.learn(features)
         call = self.ask(features.data_ptr(), features.size(1), asked)
         self.library.aggdec_grow(self.address, call)
-        return self.told()
+        return self.read_answers()
 
     def ask(self, features: int, slots: int, asked: TreeRequest) -> int:
         """The address of what the library is asked: trees of ``slots`` slots, whose features are at ``features``."""
@@ -137,7 +137,8 @@ class Proposer:
         return self.asked
 
     def _make_room(self, rows: int, nodes: int) -> None:
-        """For numbers that go to the library and back: last, room, counts (R each), tokens and parents (R, nodes)."""
+        """Makes room for numbers that go to the library and back: last, room, counts (R each), tokens and parents (R,
+        nodes)."""
         self.size, call = (rows, nodes), self.call
         self.words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))()
         self.chances = (ctypes.c_double * (rows * nodes))()
@@ -147,8 +148,8 @@ class Proposer:
         call.tokens = at + 3 * WORD * rows
         call.parents = call.tokens + WORD * rows * nodes
 
-    def told(self) -> list[GrownTree]:
-        """What the library answered."""
+    def read_answers(self) -> list[GrownTree]:
+        """Reads what the library answered."""
         (rows, nodes), words, chances = self.size, self.words, self.chances
         trees, first = [], 3 * rows
         for row, count in enumerate(words[2 * rows : first]):
@@ -171,7 +172,7 @@ class Proposer:
 
     @property
     def learning(self) -> int:
-        """Of how many slots more the features are worth keeping."""
+        """Counts the slots of which the features are worth keeping."""
         narrowing = self.narrowing
         return narrowing.due[0] - narrowing.seen if narrowing.due else 0
 

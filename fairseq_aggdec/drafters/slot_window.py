@@ -1,4 +1,4 @@
-"""What a drafter with mask slots reads on the device: what each row has committed, then its slots, on a grid.
+"""Windows of a drafter with mask slots on the device: what each row has committed, then its slots, on a grid.
 
 The window begins at column 0; columns that a row does not use repeat its last mask slot.
 """
@@ -17,7 +17,7 @@ from fairseq_aggdec.windows.transfer import send_into
 
 
 class SlotForm(NamedTuple):
-    """How a drafter reads.
+    """Tells how a drafter reads.
 
     Attributes:
         columns: N of the grid.
@@ -35,7 +35,7 @@ class SlotForm(NamedTuple):
 
 
 class SlotColumns(NamedTuple):
-    """Of the columns of R rows: (R, N) int64 each, ``masked`` bool.
+    """Columns of R rows: (R, N) int64 each, ``masked`` bool.
 
     Attributes:
         tokens: what is read. places: where. seen: the last place that is seen from there.
@@ -87,7 +87,8 @@ def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
 
 @gpu.tries("slots")
 def read_alike(device: torch.device) -> bool:
-    """Whether both say the same of a row at its start, one on its way, one that has ended and one that is none."""
+    """Tells whether both say the same of a row at its start, one on its way, one that has ended and one that is
+    none."""
     board = Board((3, 20), 0, 0, device, torch.float32, pad=1)
     board.set([Row(i, [2], end=9, floor=0) for i in range(3)])
     numbers = [[0, 0, 0, 0], [6, 3, 0, 2], [5, 4, 1, 2]]  # as board.py has them

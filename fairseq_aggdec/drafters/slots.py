@@ -81,12 +81,12 @@ class LayerSlots:
 
 
 def slots_gap(decoder: NarDecoder) -> str | None:
-    """What keeps :class:`CachedSlots` from reading for this decoder, None if nothing does."""
+    """Reason why :class:`CachedSlots` cannot read for this decoder, or None."""
     return "positions before every layer" if decoder.published else decoder_gap(decoder)
 
 
 def keys_beside(shape: Shape) -> int:
-    """How many places a drafter needs whose verifier reads windows of this shape: slots stand behind its last."""
+    """Tells how many places a drafter needs whose verifier reads windows of this shape: slots stand behind its last."""
     return shape.end + shape.width
 
 
@@ -156,7 +156,7 @@ class SlotEmbedding(TokenEmbedding):
 
 
 class CachedSlots:
-    """As :class:`LayerSlots`, in a cached decoder, which reads a causal prefix once and keeps it.
+    """Reads as :class:`LayerSlots` does, in a cached decoder, which reads a causal prefix once and keeps it.
 
     Attributes:
         reader: the decoder.
@@ -217,7 +217,7 @@ class CachedSlots:
 
     @property
     def grows(self) -> bool:
-        """Whether :meth:`grow` can."""
+        """Tells whether :meth:`grow` can."""
         reader = self.reader
         embeds = reader.compiled is not None and reader.compiled.embeds
         return embeds and reader.packed.project_out is None
@@ -245,7 +245,7 @@ class CachedSlots:
         del said  # until here: the step points to it
         if proposer.narrowing.due:
             proposer.learn(self.grown_from[: math.prod(shape)].view(shape))
-        return proposer.told()
+        return proposer.read_answers()
 
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int

@@ -29,7 +29,7 @@ FORGET_DEPTH, REMEMBERED = OF_DRAFTS["FORGET_DEPTH"], 8.0
 
 
 class Candidates(NamedTuple):
-    """What M tokens of each of the k slots of B rows are worth; on the host.
+    """Values of M tokens of each of the k slots of B rows; on the host.
 
     Attributes:
         tokens: (B, k, M) ids.
@@ -66,7 +66,7 @@ class GrownTree:
 
     @property
     def slots(self) -> list[int]:
-        """Which slot each token fills, from 0."""
+        """Slots that the tokens fill, from 0."""
         slots = [-1]
         for parent in self.parents:
             slots.append(slots[parent] + 1)
@@ -74,7 +74,7 @@ class GrownTree:
 
 
 class TreeRequest(NamedTuple):
-    """What trees the compiled library is asked for.
+    """Request for trees of the compiled library.
 
     Attributes:
         last: the token before the first slot of each row.
@@ -164,8 +164,8 @@ class TreeGrower:
         self.deepest = REMEMBERED
 
     def slots(self, most: int) -> int:
-        """How many slots, at most ``most``, a drafter is to fill: no more than a tree has nodes, and where it may stop
-        before one more than trees reach, for what is drafted behind that is not looked at."""
+        """Tells how many slots, at most ``most``, a drafter is to fill: no more than a tree has nodes, and where it may
+        stop before one more than trees reach, for what is drafted behind that is not looked at."""
         most = min(most, self.budget.most)
         return min(most, math.ceil(self.deepest) + 1) if self.budget.stops else most
 
@@ -192,7 +192,7 @@ class TreeGrower:
         return self._drafted(grow(TreeRequest(last, room, budget.most, eos, cost, budget.branches)))
 
     def _fixed_cost(self, rows: int) -> float:
-        """Of an iteration beside its draft, for each row, in nodes."""
+        """Cost of an iteration beside its draft, for each row, in nodes."""
         return 1.0 + (self.step_cost + self.drafter_cost) / rows if self.budget.stops else math.inf
 
     def _drafted(self, trees: list[GrownTree]) -> Draft:

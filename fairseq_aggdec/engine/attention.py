@@ -80,7 +80,7 @@ def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
 
 
 def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
-    """Whether the fused kernel attends, on a GPU.
+    """Tells whether the fused kernel attends, on a GPU.
 
     Args:
         window: whose slots attend.
@@ -166,7 +166,7 @@ def _launch(
 
 @tries("attend", "attend_slots")
 def attends_alike(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
+    """Tells whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
     first, heads, size = torch.tensor([[0], [58], [7]]), 2, TRIED[dtype]
     used = torch.minimum(torch.arange(5), first % 5)
     for places in (first, first + used):
@@ -223,7 +223,7 @@ class RandomAttention:
 def alike(
     window: GridWindow, numbers: RandomAttention, mask: Tensor, sight: Sight, few: int = FEW_BLOCKS
 ) -> bool:
-    """Whether both attentions agree, with garbage wherever no slot looks.
+    """Tells whether both attentions agree, with garbage wherever no slot looks.
 
     Args:
         window, numbers: what attends to what.

@@ -227,7 +227,7 @@ class CachedDecoder:
 
     @property
     def reads_trees(self) -> bool:
-        """Whether windows may branch.
+        """Tells whether windows may branch.
 
         Local attention counts places, which are no positions in a tree. In 8 bits a token must get the same numbers in
         any window: the compiled library leaves hidden keys out, PyTorch's sums round by what is between.

@@ -41,8 +41,8 @@ ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared, silu)
 
 
 def needs_mask(window: Window, span: int | None) -> bool:
-    """Whether what a window's slots see has to be said by a mask: not where it is the places up to each slot or its
-    row's whole window, nor where it is a tree."""
+    """Tells whether what a window's slots see has to be said by a mask: not where it is the places up to each slot or
+    its row's whole window, nor where it is a tree."""
     return span is not None or not (type(window) is Window or isinstance(window, TreeWindow))
 
 
@@ -209,7 +209,8 @@ class CompiledLayers:
         return found
 
     def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
-        """That of the batch before if nobody has it any more: fresh memory of the system is slow to touch."""
+        """Returns the memory of the batch before if nobody has it any more: fresh memory of the system is slow to
+        touch."""
         shape = len(self.structs), rows, length, 2 * self.channels
         count, self.memory = math.prod(shape), None
         if self.room is None or len(self.room) < count or self.given() is not None:
@@ -258,7 +259,7 @@ class CompiledLayers:
 
 @dataclass
 class EmbeddingForm:
-    """How the compiled library embeds tokens: ``norm(scale * weight[token] + position)``.
+    """Tells how the compiled library embeds tokens: ``norm(scale * weight[token] + position)``.
 
     Attributes:
         slot: (C,), read in place of ``scale * weight[token]`` where a token is less than 0.
@@ -271,7 +272,7 @@ class EmbeddingForm:
 
     @property
     def reads(self) -> bool:
-        """Whether the library reads it as it lies in memory."""
+        """Tells whether the library reads it as it lies in memory."""
         norm = self.norm is None or _reads_norm(self.norm)
         return norm and reads(self.weight) and (self.slot is None or reads(self.slot))
 

@@ -74,7 +74,7 @@ class Encoded(EncoderOut):
 
 
 class FastLayer:
-    """What the layers of encoders and decoders have in common: self-attention and feed-forward block, packed."""
+    """Base of the layers of encoders and decoders: self-attention and feed-forward block, packed."""
 
     def __init__(self, layer: Any, precision: Precision):
         own = layer.self_attn
@@ -87,7 +87,7 @@ class FastLayer:
         self.feed_forward = FastFeedForward(layer, product)
 
     def fusible_with(self, products: Sequence[Any], norms: Sequence[FastNorm]) -> bool:
-        """Whether the fused products of a GPU can compute the layer, which has these products and norms more."""
+        """Tells whether the fused products of a GPU can compute the layer, which has these products and norms more."""
         own, block, precision = self.own_norm, self.feed_forward, self.precision
         if block.activation is not None or not all(
             one.fusible for one in (own, block.norm, *norms)
@@ -180,7 +180,7 @@ class FastEncoder:
         return renew(self, new)
 
     def reads(self, length: int) -> bool:
-        """Whether :meth:`on_grid` can read sources of that length."""
+        """Tells whether :meth:`on_grid` can read sources of that length."""
         return self.encoder.quant_noise is None and length <= int(self.encoder.max_positions())
 
     def on_grid(self, tokens: Tensor) -> EncoderOut:
@@ -316,7 +316,8 @@ class StockEncoder:
 
 
 def reorders_only(encoder: Any, encoder_out: Any, rows: int) -> bool:
-    """Whether ``reorder_encoder_out()`` keeps the numbers of a batch; stock decoding calls it. It may drop entries.
+    """Tells whether ``reorder_encoder_out()`` keeps the numbers of a batch; stock decoding calls it. It may drop
+    entries.
 
     Args:
         encoder_out: what the encoder has returned for the batch; it may be changed.

@@ -251,7 +251,7 @@ class DecoderHeads:
             self.drafting = FastHeads(self.decoder.heads, replace(precision, int8=True))
 
     def compiled(self, proposing: Proposing) -> CompiledHeads | None:
-        """What the library needs to propose; None where it does not represent the heads or their layers."""
+        """Parameters that the library needs to propose; None where it does not represent the heads or their layers."""
         self._propose_as(proposing)
         if self.drafting.struct is None:
             return None

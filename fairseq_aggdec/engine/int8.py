@@ -21,7 +21,7 @@ KINDS = (torch.float32, torch.bfloat16)
 
 
 def int8_available() -> bool:
-    """Whether there are compiled products in 8 bits, which are faster than those in fp32."""
+    """Tells whether there are compiled products in 8 bits, which are faster than those in fp32."""
     return kernels() is not None
 
 

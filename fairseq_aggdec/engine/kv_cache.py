@@ -131,7 +131,7 @@ class KVCache:
         self._move_in()
 
     def reorder(self, rows: Tensor, places: int) -> None:
-        """As :meth:`gather_rows` for the first ``places`` of rows that stay within their sentence."""
+        """Moves rows, as :meth:`gather_rows` does, for the first ``places`` of rows that stay within their sentence."""
         written = self.entries[:, :, :places]
         written.copy_(written.index_select(1, rows))
 

@@ -29,14 +29,14 @@ FEWEST_FILLED = 4
 
 
 def fast_kernels() -> bool:
-    """Whether there are compiled products in fp32 that are faster than oneDNN's."""
+    """Tells whether there are compiled products in fp32 that are faster than oneDNN's."""
     library = kernels()
     return library is not None and library.aggdec_instructions() > 0
 
 
 @functools.cache
 def packing_available() -> bool:
-    """Whether this torch has oneDNN's packed linear on CPU for fp32 and computes the right thing with it."""
+    """Tells whether this torch has oneDNN's packed linear on CPU for fp32 and computes the right thing with it."""
     try:
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
         x, weight, bias = (
@@ -55,7 +55,7 @@ def packing_available() -> bool:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products in bfloat16, as far as the system tells (else: yes).
+    """Tells whether this processor has instructions for products in bfloat16, as far as the system tells (else: yes).
 
     ``scripts/recipes/common.sh`` asks the same.
     """
@@ -135,7 +135,7 @@ class FastLinear:
         return x.addmm_(y, self.transposed)
 
     def fusible(self, dtype: torch.dtype) -> bool:
-        """Whether :meth:`fused` can compute it on a GPU, for numbers of that kind."""
+        """Tells whether :meth:`fused` can compute it on a GPU, for numbers of that kind."""
         weight = self.transposed
         return weight is not None and weight.dtype is dtype and readable(weight.t())
 
@@ -215,13 +215,13 @@ class FastNorm:
 
     @property
     def parameters(self) -> Norm:
-        """For the kernels of a GPU, if it is :attr:`fusible`."""
+        """Parameters for the kernels of a GPU, if it is :attr:`fusible`."""
         assert self.bias is not None
         return Norm(self.weight, self.bias, self.eps)
 
     @property
     def fusible(self) -> bool:
-        """Whether the kernels of a GPU can compute it."""
+        """Tells whether the kernels of a GPU can compute it."""
         if self.weight is None or self.bias is None or len(self.shape) != 1:
             return False
         return readable(self.weight) and readable(self.bias)
@@ -234,7 +234,8 @@ def optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
 def read(
     layer: Any, x: Tensor, norm: FastNorm | None, before: bool, fused: bool
 ) -> tuple[Tensor, Tensor]:
-    """What a residual connection begins at, x (N, C) or ``norm(x)``, and what a linear layer makes of ``norm(x)``.
+    """Returns where a residual connection begins, x (N, C) or ``norm(x)``, and what a linear layer makes of
+    ``norm(x)``.
 
     Args:
         layer: a :class:`FastLinear`, or what is used like one.
@@ -330,5 +331,5 @@ class FastFeedForward:
         return x if self.pre_norm else self.norm(x)
 
     def activated(self, hidden: Tensor) -> Tensor:
-        """What is between the products: (..., F) -> (..., F)."""
+        """Applies what is between the products: (..., F) -> (..., F)."""
         return hidden if self.activation is None else _alike(self.activation, hidden)

@@ -123,17 +123,17 @@ class DecoderLayer(FastLayer):
 
     @property
     def fusible(self) -> bool:
-        """Whether the fused products of a GPU can compute it."""
+        """Tells whether the fused products of a GPU can compute it."""
         return self.fusible_with([self.cross_q, self.cross_out], [self.cross_norm])
 
     def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Sight | None:
-        """What the slots of a window see, as :meth:`attend_own` reads it: a mask for PyTorch's attention."""
+        """Mask of what the slots of a window see, as :meth:`attend_own` reads it: for PyTorch's attention."""
         if isinstance(window, GridWindow) and self.fuses(x, window, window.end):
             return window.sight(span)
         return None if window.alone else window.mask(x.dtype, span)
 
     def fuses(self, x: Tensor, window: Window, keys: int) -> bool:
-        """Whether the slots of x (N, C) attend to ``keys`` keys in one launch."""
+        """Tells whether the slots of x (N, C) attend to ``keys`` keys in one launch."""
         other = self.precision.int8 or self.precision.strict
         return not other and attention.fused(window, keys, x, x.size(1) // self.heads)
 
@@ -305,7 +305,7 @@ class PackedDecoder:
         encoder_out: EncoderOut,
         tokens: Tensor | None = None,
     ) -> tuple[Memory, Tensor | None]:
-        """What the decoder reads of a source.
+        """Prepares what the decoder reads of a source.
 
         Args:
             encoder_out: fairseq's encoder output, states (S, B, C_enc).

@@ -1,4 +1,4 @@
-"""How a model computes: one object for all that run it."""
+"""Tells how a model computes: one object for all that run it."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from fairseq_aggdec.kernels.stored import stands_for
 
 @dataclass(frozen=True)
 class Precision:
-    """How a model computes; passed whole from the options to every layer.
+    """Tells how a model computes; passed whole from the options to every layer.
 
     Attributes:
         pack: lay weights out once for the few rows of a window (on a CPU). Takes a second copy of them.
@@ -63,7 +63,7 @@ def in_fp32(module: Any, precision: Precision) -> tuple[Any, Precision]:
 
 
 def computes_bf16(weight: Tensor) -> bool:
-    """Whether the compiled library multiplies with a weight as one in bfloat16."""
+    """Tells whether the compiled library multiplies with a weight as one in bfloat16."""
     return weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and multiplies_bf16()
 
 

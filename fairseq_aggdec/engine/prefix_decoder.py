@@ -82,7 +82,7 @@ class PrefixDecoder:
         return None
 
     def _differs(self, decoder: Any) -> bool:
-        """Whether a copy of the decoder computes prefixes otherwise than one by one."""
+        """Tells whether a copy of the decoder computes prefixes otherwise than one by one."""
         rows, device = COMPARED[0], self.tokens.device
         encoder_out: Any = self.encoder_out
         if isinstance(encoder_out, dict):  # some encoders write to it
@@ -135,7 +135,7 @@ class PrefixDecoder:
         self.encoder_out = self._reordered(self.encoder_out, order)
 
     def gather_rows(self, rows: Tensor, within: int = 0) -> None:
-        """As :meth:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder.gather_rows`."""
+        """Gathers rows as :meth:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder.gather_rows`."""
         if within:
             self.tokens = self.tokens.index_select(0, rows)
         else:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SuperResolutionConfig(DecodingConfig, CheckpointPaths):
-    """Where the images are (sizes and channels stand beside them) and how to decode."""
+    """Settings: where the images are (sizes and channels stand beside them) and how to decode."""
 
     data: Optional[str] = option(None, "folder made by scripts/recipes/images/make_images.py")
     train_subset: str = II("dataset.train_subset")

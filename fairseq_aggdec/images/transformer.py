@@ -97,7 +97,7 @@ class ImageTransformerDecoder(TransformerDecoderBase):
 
 
 class ImageModel:
-    """What a model of images adds to a Transformer: mixed in before its class."""
+    """Methods that a model of images adds to a Transformer: mixed in before its class."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -172,7 +172,7 @@ def order_intensities(model: TransformerModel) -> None:
 
 
 def image_places(side: int, channels: int, finest: int, dim: int) -> Tensor:
-    """Where the intensities of an image are: (side * side * channels, dim) in raster-scan order.
+    """Positions of the intensities of an image: (side * side * channels, dim) in raster-scan order.
 
     Args:
         side: pixels of a row and of a column.

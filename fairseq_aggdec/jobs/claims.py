@@ -70,7 +70,8 @@ class Claims:
                 self._give_back(name)
 
     def holds(self, name: str) -> bool:
-        """Whether nobody has taken over a claim of this process, which then stood still for longer than a lease."""
+        """Tells whether nobody has taken over a claim of this process, which then stood still for longer than a
+        lease."""
         descriptor, generation = self.held[name]
         try:
             removed = os.fstat(descriptor).st_nlink == 0
@@ -121,7 +122,8 @@ class Claims:
     def turn(
         self, name: str, done: Callable[[], bool], wait: Callable[[], object]
     ) -> Iterator[bool]:
-        """As :meth:`take`, as soon as nobody else holds it; not held where what it is for was ``done`` meanwhile.
+        """Takes a claim, as :meth:`take` does, as soon as nobody else holds it; not held where what it is for was
+        ``done`` meanwhile.
 
         Args:
             wait: is called once if somebody else holds it.
@@ -173,7 +175,7 @@ class Claims:
                 os.utime(descriptor)
 
     def _is_dead(self, path: Path) -> bool:
-        """Whether nobody will touch a claim again, as far as is known by now."""
+        """Tells whether nobody will touch a claim again, as far as is known by now."""
         try:
             found, text = path.stat(), path.read_bytes()
         except FileNotFoundError:  # given back just now: next time
@@ -208,7 +210,7 @@ def _make(path: Path) -> int | None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from a later one of the same name; None: there is none."""
+    """Identity that tells a file from a later one of the same name; None: there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -223,14 +225,15 @@ def owner() -> dict[str, object]:
 
 
 def gone(owner: dict[str, object]) -> bool:
-    """Whether a process has ended; False where that cannot be seen from here."""
+    """Tells whether a process has ended; False where that cannot be seen from here."""
     if owner["place"] is None or owner["place"] != place():
         return False
     return started(int(str(owner["pid"]))) != owner["started"]
 
 
 def place() -> str | None:
-    """Where process numbers mean the same: one start of one machine, one container; None where it is not told."""
+    """Place in which process numbers mean the same: one start of one machine, one container; None where it is not
+    told."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"

@@ -1,4 +1,4 @@
-"""How a worker ends that is asked to: at once, but not between two steps that belong together.
+"""Tells how a worker ends that is asked to: at once, but not between two steps that belong together.
 
 ``SIGTERM`` can come between any two instructions. Where a claim's file is made and not yet known to whoever would
 remove it, an end at once leaves the claim behind, and others wait a lease for nobody.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 class _Ending:
-    """Whether an end has to wait.
+    """Tells whether an end has to wait.
 
     Attributes:
         waits: it has to, now.

@@ -188,20 +188,20 @@ class Progress:
 
     def __init__(self, job: Job, left: int):
         self.job, self.left = job, left
-        self.began = self.told = time.monotonic()
+        self.began = self.reported = time.monotonic()
         done = job.shards - left
         if done:
             logger.info("%s: %d of %d shards are there already", job.name, done, job.shards)
 
     def report(self) -> None:
         now = time.monotonic()
-        if now - self.told < REPORT:
+        if now - self.reported < REPORT:
             return
-        self.told = now
+        self.reported = now
         logger.info("%s", self.line(len(self.job.left()), now - self.began))
 
     def line(self, left: int, seconds: float) -> str:
-        """What to tell when so many shards are left after so many seconds."""
+        """Says what there is to tell when so many shards are left after so many seconds."""
         job, made = self.job, self.left - left
         speed = made * job.header["sentences"] / job.shards / seconds
         return (
@@ -298,7 +298,8 @@ def check_header(name: str, found: Header, wanted: Header) -> None:
 
 
 def _difference(key: str, old: Any, new: Any) -> str:
-    """What an entry was, in words; the digest that stands for a file is not shown, for nobody has typed it."""
+    """Describes what an entry was, in words; the digest that stands for a file is not shown, for nobody has typed
+    it."""
     if not key.startswith("--"):
         return f"another {key}"
     values = [_shown(value) for value in (old, new)]

@@ -129,7 +129,7 @@ class Worker:
             raise RuntimeError(f"{self.command} ended with status {status}: see the log")
 
     def checkpoint(self) -> Any:
-        """What submitit queues when this job is preempted or out of time: the same, which goes on."""
+        """Returns what submitit queues when this job is preempted or out of time: the same, which goes on."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
@@ -190,7 +190,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def environment(launcher: str, number: int) -> dict[str, str | None]:
-    """What submitit's local jobs do not get: their number on the machine, and the GPUs, which it hides."""
+    """Sets what submitit's local jobs do not get: their number on the machine, and the GPUs, which it hides."""
     if launcher != "local":
         return {}
     return {"LOCAL_RANK": str(number), GPUS: os.environ.get(GPUS)}

@@ -1,4 +1,4 @@
-"""How the compiled libraries have weights in memory, as ``structs.h`` says of a ``Product``."""
+"""Tells how the compiled libraries have weights in memory, as ``structs.h`` says of a ``Product``."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ BLOCK = 32  # inputs in bfloat16 are padded to a multiple of that many
 
 @dataclass(frozen=True)
 class Layout:
-    """How a library has its weights, which differs from one set of instructions to the other.
+    """Tells how a library has its weights, which differs from one set of instructions to the other.
 
     Attributes:
         strip: outputs whose weights stand side by side.

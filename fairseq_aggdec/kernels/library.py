@@ -108,7 +108,7 @@ SlotsStruct = structure("structs.h", "Slots")
 
 
 def digest() -> str:
-    """Of the sources in ``source/``, with which ``setup.py`` stamps what it compiles."""
+    """Digest of the sources in ``source/``, with which ``setup.py`` stamps what it compiles."""
     whole = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*.[ch]*")):
         whole.update(path.name.encode() + path.read_bytes())
@@ -116,7 +116,7 @@ def digest() -> str:
 
 
 def _stale(library: Any) -> bool:
-    """Whether a library was compiled from other sources than those in ``source/``."""
+    """Tells whether a library was compiled from other sources than those in ``source/``."""
     stamp = getattr(library, "aggdec_digest", None)
     if stamp is None:
         return True
@@ -140,7 +140,7 @@ def _places() -> Iterator[Path]:
 
 
 def _current(path: Path) -> bool:
-    """Whether an installed library carries the digest of the sources in ``source/``; read without loading it."""
+    """Tells whether an installed library carries the digest of the sources in ``source/``; read without loading it."""
     return digest().encode() in path.read_bytes()
 
 
@@ -169,7 +169,7 @@ def _open(name: str) -> Any:
 
 
 def checked(result: int | None, function: Any, arguments: Any) -> int | None:
-    """What a function of the library gave, as ctypes hands it to an ``errcheck``.
+    """Checks what a function of the library gave, as ctypes hands it to an ``errcheck``.
 
     Raises:
         MemoryError: it gave a negative number or no address.
@@ -232,24 +232,24 @@ def kernels() -> Any:
 
 
 def multiplies_bf16() -> bool:
-    """Whether :func:`kernels` has products in bfloat16 that are faster than PyTorch's."""
+    """Tells whether :func:`kernels` has products in bfloat16 that are faster than PyTorch's."""
     library = kernels()
     return library is not None and library.aggdec_instructions() > 0 and library.in_bf16
 
 
 def supported(plain: Any) -> list[str]:
-    """Which of :data:`INSTRUCTIONS` this processor has, the fastest last; asked of the plain library."""
+    """Members of :data:`INSTRUCTIONS` that this processor has, the fastest last; asked of the plain library."""
     found = plain.aggdec_supported()
     return [name for number, name in enumerate(INSTRUCTIONS) if found >> number & 1]
 
 
 def reads(x: Tensor) -> bool:
-    """Whether the compiled library can read a tensor as it lies: fp32 on CPU, row after row."""
+    """Tells whether the compiled library can read a tensor as it lies: fp32 on CPU, row after row."""
     return x.dtype is torch.float32 and x.device.type == "cpu" and x.is_contiguous()
 
 
 def _right(library: Any, plain: Any) -> bool:
-    """Whether the library multiplies as PyTorch does, and in 8 bits bit for bit as the plain library.
+    """Tells whether the library multiplies as PyTorch does, and in 8 bits bit for bit as the plain library.
 
     Few rows and many take other instructions in some libraries, and so do inputs that fill no register.
     """
@@ -268,7 +268,7 @@ def _right(library: Any, plain: Any) -> bool:
 
 
 def _agree(library: Any, plain: Any, **kind: bool) -> bool:
-    """Whether two libraries give the same bits in 8 bits or in bfloat16."""
+    """Tells whether two libraries give the same bits in 8 bits or in bfloat16."""
     x, weight, bias = _sample()
     found, expected = (Product(weight, bias, library=of, **kind) for of in (library, plain))
     return all(torch.equal(found(x[:rows]), expected(x[:rows])) for rows in (3, 19))

@@ -28,7 +28,8 @@ _clean: ContextVar[tuple[tuple[int, int], ...]] = ContextVar("clean", default=()
 def mappings(
     paths: Iterable[str | os.PathLike[str]] | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Where the files, or any, are mapped, if no number was changed there since; nowhere where the system is silent."""
+    """Finds where the files, or any, are mapped, if no number was changed there since; nowhere where the system is
+    silent."""
     wanted = None if paths is None else {os.path.realpath(path) for path in paths}
     try:
         said = MAPPINGS.read_text(encoding="utf-8", errors="replace")
@@ -114,16 +115,16 @@ class Untouched:
         self.kept = [tensors[number] for number in self.watched]
 
     def written(self) -> bool:
-        """Whether a page was written to."""
+        """Tells whether a page was written to."""
         return any(_written(begin, end) for begin, end in self.ranges)
 
 
-FILE, PRESENT, SWAPPED = 4, 8, 16  # categories of pages, as linux/fs.h numbers them
+FILE, PRESENT, SWAPPED = 4, 8, 16  # categories of pages, as Linux numbers them
 SCAN = 0xC0606610  # PAGEMAP_SCAN
 
 
 def _written(begin: int, end: int) -> bool:
-    """Whether a page in these addresses is no longer the file's."""
+    """Tells whether a page in these addresses is no longer the file's."""
     for wanted, unwanted in ((PRESENT, FILE), (SWAPPED, 0)):
         found = (ctypes.c_uint64 * 3)()
         asked = (ctypes.c_uint64 * 12)(96, 0, begin, end, 0, ctypes.addressof(found), 1, 1)
@@ -141,7 +142,7 @@ def _pagemap(process: int) -> int:
 
 @functools.cache
 def _can_scan() -> bool:
-    """Whether the system tells, tried on memory that was written and on memory of a file that was not."""
+    """Tells whether the system tells, tried on memory that was written and on memory of a file that was not."""
     try:
         with open(__file__, "rb") as file:
             own = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE)

@@ -24,7 +24,7 @@ PARTS = ("weight", "bias", "scales", "sums")  # of a product
 
 
 def key_of(kind: str, relu: bool, names: Sequence[str]) -> str:
-    """By what a product is found: how it computes, and the parameters that it has joined."""
+    """Key by which a product is found: how it computes, and the parameters that it has joined."""
     return json.dumps([kind, relu, *names])
 
 
@@ -44,7 +44,7 @@ class PackedProduct:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a folder holds for one model.
+    """Tensors that a folder holds for one model.
 
     Attributes:
         checkpoint: the file of the parameters.

@@ -1,4 +1,4 @@
-"""Which kernels may run: the words of ``FAIRSEQ_AGGDEC_KERNELS``, with commas between them."""
+"""Switches of kernels: the words of ``FAIRSEQ_AGGDEC_KERNELS``, with commas between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU_KERNELS = (
 
 
 class Switches(NamedTuple):
-    """What may run.
+    """Kernels that may run.
 
     Attributes:
         best: no library for a CPU that is better than the one for these instructions.
@@ -31,7 +31,7 @@ class Switches(NamedTuple):
 
 
 def switches() -> Switches:
-    """As the environment says now.
+    """Reads the switches from the environment.
 
     Raises:
         ValueError: it has a word that nothing is known by.

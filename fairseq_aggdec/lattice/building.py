@@ -1,4 +1,4 @@
-"""From aligned training pairs to a candidate model: count, choose the weights on pairs held out, count these too.
+"""Candidate models of aligned training pairs: count, choose the weights on pairs held out, count these too.
 
 The weights are those with which lattices hold the most reference tokens (Deng and Rush 2021, figure 1). A reference
 token is held at N when it is among the N likeliest words of its position, the reference's own length given. ``</s>`` is

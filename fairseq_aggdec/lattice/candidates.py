@@ -42,7 +42,7 @@ _SPREAD = 2**24  # (position, source word, entry) triples that are looked up at 
 
 @dataclass(frozen=True)
 class Weights:
-    """How much the specific part of an interpolation counts, 0 to 1.
+    """Tells how much the specific part of an interpolation counts, 0 to 1.
 
     Attributes:
         translation: w, of P(y | x_a, a - t).

@@ -202,12 +202,12 @@ def _summed(observations: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _run_starts(ordered: np.ndarray) -> np.ndarray:
-    """Where in an ascending array each new value begins."""
+    """Places where in an ascending array each new value begins."""
     if not len(ordered):
         return np.empty(0, np.int64)
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
 
 
 def _begins(lengths: np.ndarray) -> np.ndarray:
-    """Where each sentence begins in the flat array."""
+    """Places where each sentence begins in the flat array."""
     return np.cumsum(lengths, dtype=np.int64) - lengths

@@ -84,7 +84,7 @@ class Lattice:
     def scores(
         self, first: Tensor | None = None, edges: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What Viterbi searches: a scorer's scores with all that is not allowed at -inf and padding at 0.
+        """Scores that Viterbi searches: a scorer's scores with all that is not allowed at -inf and padding at 0.
 
         Args:
             first: (B, N) nats, score of each candidate of position 0; None for its log-probability.

@@ -72,7 +72,7 @@ class EdgeScorer(Verifier):
             _refuse(member.decoder_gap or member.stock_only)
 
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
-        """Of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
+        """Scores of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
         found = [self._of_one(member.decoder, lattice, start) for member in self.members]
         if len(found) == 1:
             return found[0]
@@ -119,7 +119,7 @@ class EdgeScorer(Verifier):
 
 
 def history_window(lattice: Lattice, start: int) -> tuple[NodeWindow, Tensor]:
-    """What the scorer reads: ``start`` at position 0 and each word of position t at position t + 1.
+    """Tokens that the scorer reads: ``start`` at position 0 and each word of position t at position t + 1.
 
     Nothing is scored behind ``</s>`` and padding, so they are not read.
 

@@ -184,7 +184,8 @@ def _trace(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
 
 
 def _trace_scan(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
-    """What :func:`_trace` finds, by composing the maps from candidates to predecessors: neighbours, then pairs, ...
+    """Finds what :func:`_trace` finds, by composing the maps from candidates to predecessors: neighbours, then pairs,
+    ...
 
     At the end every map leads to the last candidate.
     """

@@ -1,1 +1,1 @@
-"""What each --decoding reads, refuses and builds: options, drafters, generators."""
+"""Methods: what each --decoding reads, refuses and builds: options, drafters, generators."""

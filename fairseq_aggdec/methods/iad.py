@@ -69,7 +69,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
 
 
 def source_dictionary(task: Any) -> Any:
-    """Of a task whose sources are text, else None."""
+    """Source dictionary of a task whose sources are text, else None."""
     try:
         return task.source_dictionary
     except NotImplementedError:

@@ -43,7 +43,7 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
             request.named,
         )
     if cfg.dedup < 0:
-        raise ValueError(f"{cfg.told('dedup')}: it must be at least 0")
+        raise ValueError(f"{cfg.as_given('dedup')}: it must be at least 0")
     how = Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs, tf32=tf32_allowed())
     own = request.computing(how)
     if aligned := request.option("print_alignment"):
@@ -64,7 +64,7 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
 
 
 def _is_stock_search(request: Request) -> bool:
-    """Whether Algorithm 1 is stock beam search here: one word per step, and nothing that stock has not.
+    """Tells whether Algorithm 1 is stock beam search here: one word per step, and nothing that stock has not.
 
     With ``--match-source-len`` it is not: every sentence has its own maximum length here. ``--retain-iter-history``
     asks for the steps of each hypothesis, which a search that evaluates prefixes ahead does not have.

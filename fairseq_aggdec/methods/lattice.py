@@ -17,16 +17,16 @@ def check_sizes(cfg: Settings) -> None:
     """Raises ``ValueError`` with one sentence for a size or a probability that no lattice can have."""
     candidates, window = cfg.lattice_candidates, cfg.lattice_length_window
     if window < 0:
-        raise ValueError(f"{cfg.told('lattice_length_window')}: it must be at least 0")
+        raise ValueError(f"{cfg.as_given('lattice_length_window')}: it must be at least 0")
     if candidates < 1:
-        raise ValueError(f"{cfg.told('lattice_candidates')}: it must be at least 1")
+        raise ValueError(f"{cfg.as_given('lattice_candidates')}: it must be at least 1")
     if window and candidates < 3:
         raise ValueError(
-            f"{cfg.told('lattice_candidates')} leaves no room for a word beside </s> and padding: "
+            f"{cfg.as_given('lattice_candidates')} leaves no room for a word beside </s> and padding: "
             "take 3 or more, or --variant lattice-length-window=0"
         )
     if not 0 <= cfg.lattice_least_probability <= 1:
-        raise ValueError(f"{cfg.told('lattice_least_probability')}: it must be 0 to 1")
+        raise ValueError(f"{cfg.as_given('lattice_least_probability')}: it must be 0 to 1")
 
 
 def refuses(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What a method of ``--decoding`` is, and what its generator is built from."""
+"""Method of ``--decoding``, and what its generator is built from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairseq_aggdec.search.errors import refusal
 
 @dataclass
 class Request:
-    """What a generator is built from.
+    """Request that a generator is built from.
 
     Attributes:
         cfg: decoding options, with ``decoding`` the method that serves the request.
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def aligned(self) -> bool:
-        """Whether the generator that the task itself builds aligns, with ``--print-alignment`` or without."""
+        """Tells whether the generator that the task itself builds aligns, with ``--print-alignment`` or without."""
         return isinstance(self.stock(), SequenceGeneratorWithAlignment)
 
     def make(self, kind: Any, own: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from fairseq_aggdec.methods.options.settings import Settings
 
 
 def reads(settings: Settings) -> set[str]:
-    """What it reads, and what it refuses since nobody verifies."""
+    """Names what the method reads, and what it refuses since nobody verifies."""
     refused = {"acceptance", "draft_tree", "draft_vocabulary"}
     return refused | {"drafter_path", "draft_tokens", "int8", "no_graphs", "low_memory"}
 
@@ -24,7 +24,7 @@ def build(request: Request) -> Any:
         f"--acceptance {cfg.acceptance}": not cfg.acceptance.lossless,
         "--draft-tree": cfg.draft_tree is not None,
         "--variant draft-vocabulary": cfg.draft_vocabulary,
-        cfg.told("draft_tokens"): cfg.draft_tokens == "auto",
+        cfg.as_given("draft_tokens"): cfg.draft_tokens == "auto",
         "--int8 drafts": cfg.int8 == "drafts",
         "--print-alignment": request.option("print_alignment"),
     }

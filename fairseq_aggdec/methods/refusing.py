@@ -1,4 +1,4 @@
-"""Which generation options a method can honour: everything else is refused before a sentence is decoded."""
+"""Generation options that a method can honour: everything else is refused before a sentence is decoded."""
 
 import logging
 import math
@@ -100,7 +100,7 @@ def refuse_missing_constraints(generator: Any, constraints: Any) -> None:
 def beam_gap(
     args: Any, extra: Mapping[str, Any], models: Sequence[Any], known: bool = False
 ) -> str | None:
-    """What keeps beam search over trees from giving what stock gives, None when nothing does.
+    """Reason why beam search over trees does not give what stock gives, or None.
 
     Args:
         known: the modules of the models were looked at; they are again before every batch.
@@ -177,7 +177,7 @@ def acceptance_rule(rule: Rule, first_number: int | None) -> Acceptance:
 
 
 def precision(cfg: Settings) -> Precision:
-    """How the options say that models compute.
+    """Tells how the options say that models compute.
 
     Raises:
         ValueError: ``--strict`` leaves no slot for a draft, or stands beside ``--int8``.

@@ -1,4 +1,4 @@
-"""From a request to its generator: which method serves it, what that one refuses, what has no effect."""
+"""Chooses the generator of a request: which method serves it, what that one refuses, what has no effect."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a model takes over from a checkpoint: ``--base-checkpoint``, a trained Transformer with its architecture; and
-what a drafter takes over from its verifier, the encoder as it is, or parameters to begin with.
+"""Weights that a model takes over from a checkpoint: ``--base-checkpoint``, a trained Transformer with its
+architecture; and what a drafter takes over from its verifier, the encoder as it is, or parameters to begin with.
 
 An encoder that is taken over is the same function of the source, not only the same weights. Embedding scale, kind of
 positions, norms and activation of the verifier's encoder stand in options that encoder and decoder share. They are kept
@@ -107,7 +107,7 @@ def take_base(args: argparse.Namespace) -> Base | None:
 
 
 def take_layers(args: argparse.Namespace, default: int | None = None) -> Base | None:
-    """As :func:`take_base`, with ``--decoder-layers`` layers in the decoder.
+    """Takes over weights, as :func:`take_base` does, with ``--decoder-layers`` layers in the decoder.
 
     Fewer than the checkpoint has: its first ones. More: each in turn once or several times, so that their order stays.
 
@@ -179,7 +179,8 @@ def take_encoder_options(args: argparse.Namespace, path: str) -> dict[str, Any]:
 
 
 def encoder_arguments(args: Any) -> Any:
-    """What the encoder is built from: the verifier's architecture, if there is one, with the drafter's own dropout."""
+    """Arguments that the encoder is built from: the verifier's architecture, if there is one, with the drafter's own
+    dropout."""
     if not args.encoder_options:
         return args
     training = {name: getattr(args, name) for name in TRAINING_OPTIONS if hasattr(args, name)}

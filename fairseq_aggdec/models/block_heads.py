@@ -134,6 +134,6 @@ class HeadLayers(nn.Module):
 
 
 def other_heads(positions: int, count: int, device: torch.device) -> Tensor:
-    """What a head does not see, bool (T H, T H): heads of other positions and those after its own."""
+    """Mask of what a head does not see, bool (T H, T H): heads of other positions and those after its own."""
     there = torch.ones(count, count, dtype=torch.bool, device=device).tril()
     return ~torch.block_diag(*[there] * positions)

@@ -70,7 +70,7 @@ class HeadOptions(FairseqDataclass):
 
 
 class HeadedDecoder(ChainedDecoder):
-    """What a Transformer decoder gains from block heads: mixed in before its class.
+    """Methods that a Transformer decoder gains from block heads: mixed in before its class.
 
     Heads 2 to k may have layers of their own, and a chain, which tells each the token before its own; head 1 is the
     model and hears nothing.
@@ -116,7 +116,8 @@ class HeadedDecoder(ChainedDecoder):
         chosen: Tensor | None,
         encoder_out: dict[str, Any],
     ) -> Tensor:
-        """What consecutive heads (counted from 0) project, layers included: (B, T, C) -> (B, T, len(heads), C).
+        """Features that consecutive heads (counted from 0) project, layers included: (B, T, C) -> (B, T, len(heads),
+        C).
 
         Args:
             chosen: (B, T) int64, the tokens of head 1, which only layers read.
@@ -213,7 +214,8 @@ class BlockwiseTransformerModel(TransformerModel):
         places: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C).
+        """Computes what a stock Transformer does; with ``heads``, what those consecutive heads project: (B, T,
+        len(heads), C).
 
         ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read. These have one position more, the
         one before the first. With ``places`` (T',) heads run at these positions only: (B, T', len(heads), C).

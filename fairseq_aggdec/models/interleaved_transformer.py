@@ -133,7 +133,7 @@ class InterleavedDecoder(TransformerDecoder):
 
 @dataclass
 class SlotOptions(FairseqDataclass):
-    """Where words are written."""
+    """Options that say where words are written."""
 
     directions: int = option(
         2,
@@ -195,7 +195,7 @@ class InterleavedTransformerModel(TransformerModel):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As a stock Transformer, in reading order.
+        """Computes what a stock Transformer does, in reading order.
 
         Position i of the result predicts word i, and position n ``</s>``, from the slots that were written before it.
 

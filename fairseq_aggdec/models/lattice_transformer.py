@@ -54,7 +54,7 @@ class MarkovDecoder(TransformerDecoder):
         return torch.zeros_like(seen, dtype=tensor.dtype).masked_fill_(~seen, -torch.inf)
 
     def forward(self, prev_output_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """As stock.
+        """Computes what stock does.
 
         Raises:
             ValueError: a search that decodes word by word asked.
@@ -67,7 +67,7 @@ class MarkovDecoder(TransformerDecoder):
 
 @dataclass
 class ScorerOptions(FairseqDataclass):
-    """What a scorer has beside the options of a Transformer."""
+    """Options that a scorer has beside the options of a Transformer."""
 
     markov_order: ChoiceEnum(list(ORDERS)) = option(  # type: ignore[valid-type]
         "mixed",

@@ -61,7 +61,7 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
         source_keys: Tensor | None,
         block_size: int,
     ) -> Tensor:
-        """What the slots say, (B, k, C), before the vocabulary projection (``output_layer``).
+        """Features of the slots, (B, k, C), before the vocabulary projection (``output_layer``).
 
         Args:
             prefix_and_slots: (B, P + k) int64: prefixes without their ``</s>``, padded at the left, then the slots,
@@ -103,7 +103,7 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
     def embed_slots(
         self, positions: Tensor | None, encoder_out: dict[str, Any], source_keys: Tensor | None
     ) -> Tensor:
-        """What mask slots read in place of a token's embedding, before positions are added.
+        """Embeddings that mask slots read in place of a token's embedding, before positions are added.
 
         Args:
             positions: (B, W, C) position embeddings of the slots; only source copy reads them.
@@ -147,7 +147,7 @@ class NarDecoder(ChainedDecoder, TransformerDecoder):
         return self.dropout_module(x), positions
 
     def _hidden(self, padding: Tensor, block_size: int) -> Tensor:
-        """What each position does not see under a causal prefix: bool (B * heads, P + k, P + k)."""
+        """Mask of what each position does not see under a causal prefix: bool (B * heads, P + k, P + k)."""
         width = padding.size(1)
         place = torch.arange(width, device=padding.device)
         future = place > place.unsqueeze(1)

@@ -44,7 +44,7 @@ REFUSED = {
 
 @dataclass
 class DrafterOptions(FairseqDataclass):
-    """What a drafter has beside the options of a Transformer."""
+    """Options that a drafter has beside the options of a Transformer."""
 
     block_size: int = option(10, "tokens drafted at once, k (default: 10)", "K")
     src_embedding_copy: bool = option(
@@ -250,7 +250,8 @@ def nar_drafter_bart_base(args: Namespace) -> None:
 
 
 def paper_architecture(args: Namespace, width: int, hidden: int, heads: int) -> None:
-    """What the paper's drafters have in common: 6+6 layers, learned positions, unscaled embeddings, source copy."""
+    """Sets what the paper's drafters have in common: 6+6 layers, learned positions, unscaled embeddings, source
+    copy."""
     learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
     set_defaults(args, **learned, no_scale_embedding=True, src_embedding_copy=True)
     set_sizes(args, (6, 6), width, hidden, heads)

@@ -32,7 +32,7 @@ class SlotChain(nn.Module):
 
 
 class ChainedDecoder:
-    """What a decoder with a chain over its slots or heads has: mixed in before its class, ``chain`` set by it.
+    """Methods that a decoder with a chain over its slots or heads has: mixed in before its class, ``chain`` set by it.
 
     Attributes:
         chain: tells slots the tokens before them, None without it.
@@ -51,6 +51,6 @@ class ChainedDecoder:
 
 
 def tokens_before(last: Tensor, block: Tensor) -> Tensor:
-    """What stands before each slot: the last tokens of the prefixes (B,) and blocks (B, k, ...) -> (B, k, ...)."""
+    """Tokens before each slot: the last tokens of the prefixes (B,) and blocks (B, k, ...) -> (B, k, ...)."""
     first = last.view(-1, *[1] * (block.dim() - 1)).expand_as(block[:, :1])
     return torch.cat([first, block[:, :-1]], dim=1)

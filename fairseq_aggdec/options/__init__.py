@@ -1,1 +1,1 @@
-"""What fairseq asks of a generator and what it gets: generation options, limits of lengths, hypotheses."""
+"""Contract between fairseq and a generator: generation options, limits of lengths, hypotheses."""

@@ -51,7 +51,8 @@ def of_numbers(
 
 
 def are_hypotheses(found: Any) -> bool:
-    """Whether it is what a generator gives, a list of hypotheses for each sentence; a task may make another thing."""
+    """Tells whether it is what a generator gives, a list of hypotheses for each sentence; a task may make another
+    thing."""
     return isinstance(found, list) and all(
         isinstance(ranked, list)
         and len(ranked) > 0

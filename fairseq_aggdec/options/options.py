@@ -137,7 +137,8 @@ class Options:
         return Limits(ends, self.min_len, self.match_source_len, capacity)
 
     def score(self, total: Any, length: float) -> Any:
-        """What hypotheses are ranked by: the sum of their log-probabilities, divided unless ``--unnormalized``."""
+        """Score by which hypotheses are ranked: the sum of their log-probabilities, divided unless
+        ``--unnormalized``."""
         if not self.normalize_scores:
             return total
         try:

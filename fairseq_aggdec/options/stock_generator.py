@@ -1,4 +1,5 @@
-"""Whether a generator is stock beam search and nothing else: one that a task of fairseq has built, or one of ours.
+"""Tells whether a generator is stock beam search and nothing else: one that a task of fairseq has built, or one of
+ours.
 
 A task may put anything in place of fairseq's generator, and anybody may put anything onto a generator later. Only one
 whose every method is known can be taken over.
@@ -123,7 +124,7 @@ def _model_gaps(generator: Any) -> Iterator[str]:
 
 
 def search_gap(generator: Any) -> str | None:
-    """What makes a generator, stock's or one of ours, search otherwise than stock does; None where nothing does."""
+    """Reason why a generator, stock's or one of ours, searches otherwise than stock does; or None."""
     if gap := _replaced() or _altered(generator) or _search_gap(generator):
         return gap
     ensemble = generator.model
@@ -173,13 +174,13 @@ class Gap:
 
 
 def blocks_as_stock(generator: Any) -> bool:
-    """Whether repeated n-grams are banned by nothing but ``--no-repeat-ngram-size``."""
+    """Tells whether repeated n-grams are banned by nothing but ``--no-repeat-ngram-size``."""
     blocker = generator.repeat_ngram_blocker
     return blocker is None or (type(blocker) is NGramRepeatBlock and _altered(blocker) is None)
 
 
 def generator_gap(generator: Any) -> str | None:
-    """What makes a task's generator another than stock beam search."""
+    """Reason why a task's generator is another than stock beam search."""
     if type(generator) not in GENERATORS:
         return f"a generator of type {type(generator).__name__}"
     if gap := search_gap(generator):

@@ -1,4 +1,4 @@
-"""What stands in a folder of packed weights: a checkpoint, tensors in one mapped file, and what tells damage."""
+"""Files in a folder of packed weights: a checkpoint, tensors in one mapped file, and what tells damage."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def read_tensors(whole: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _sums(whole: Tensor) -> Iterator[int]:
-    """Of each piece of a file a sum that every changed word changes; its pages are given back."""
+    """Sums each piece of a file, by a sum that every changed word changes; its pages are given back."""
     words = whole[: len(whole) // 4 * 4].view(torch.int32)
     library, free = kernels(), advise()
     for begin in range(0, len(words), PIECE):
@@ -103,7 +103,7 @@ def _sums(whole: Tensor) -> Iterator[int]:
 
 
 def digest(path: Path) -> str:
-    """Of a file's bytes, at the speed of memory: against accidents, not against a forger."""
+    """Digest of a file's bytes, at the speed of memory: against accidents, not against a forger."""
     whole = hashlib.sha256()
     if path.stat().st_size:
         numbers = mapped(path)

@@ -38,13 +38,13 @@ _enabled: list[bool] = []
 
 
 def is_enabled() -> bool:
-    """Whether this process decodes with the plugin: by ``--user-dir``, an ``aggdec`` command, or ``adopt()``."""
+    """Tells whether this process decodes with the plugin: by ``--user-dir``, an ``aggdec`` command, or ``adopt()``."""
     folders = getattr(import_user_module, "memo", ())  # of the user-dirs so far
     return bool(_enabled) or any(os.path.realpath(folder) == str(PACKAGE) for folder in folders)
 
 
 def enable() -> None:
-    """From now on every task that is registered by now decodes with the plugin, in this process."""
+    """Makes every task that is registered by now decode with the plugin, in this process."""
     take_over_tasks()
     _enabled[:] = [True]
 
@@ -59,7 +59,7 @@ class TakenOver(DecodingTask):
     taken_over: ClassVar[type[FairseqTask]]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        """For pickle and copy, which would look for this class under the name of the task that it stands for."""
+        """Serves pickle and copy, which would look for this class under the name of the task that it stands for."""
         return _empty, (self.taken_over, self.kind), self.__getstate__()
 
     @classmethod
@@ -123,7 +123,8 @@ def adopt(thing: Any = None, **options: Any) -> Any:
 
 
 def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
-    """Whether a task, or one object of it (``more``), has attributes of the names of ours and has to stay as it is."""
+    """Tells whether a task, or one object of it (``more``), has attributes of the names of ours and has to stay as it
+    is."""
     ours = names_of(TakenOver) - names_of(FairseqTask)
     if own := sorted(ours & {*names_of(task), *more}):
         logger.info("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])

@@ -1,1 +1,1 @@
-"""What a run leaves behind: result files with machine, versions and commit, and the scores in them."""
+"""Records that a run leaves behind: result files with machine, versions and commit, and the scores in them."""

@@ -1,4 +1,4 @@
-"""What a measurement was made on: machine, versions, commit. Written beside every number."""
+"""Conditions of a measurement: machine, versions, commit. Written beside every number."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _processor() -> str:
 
 
 def processor_flags() -> set[str]:
-    """What the processor can do, as Linux names it; nothing where the system does not tell."""
+    """Flags of the processor, as Linux names it; nothing where the system does not tell."""
     return set(_cpuinfo().get("flags", "").split())
 
 

@@ -153,7 +153,7 @@ def check_counts(args: Namespace, *options: str) -> None:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the user can mend ends a tool with one sentence instead of a traceback."""
+    """Makes what the user can mend end a tool with one sentence instead of a traceback."""
     try:
         yield
     except (CheckpointError, OSError, ValueError) as error:

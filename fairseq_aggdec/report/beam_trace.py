@@ -136,7 +136,7 @@ def branches(
 
 
 def _beginning(search: SearchedTree, words: Dictionary, node: int, level: int) -> list[Piece]:
-    """What shows from where a branch goes on: it is indented, and names the token before."""
+    """Text that shows from where a branch goes on: it is indented, and names the token before."""
     parent = search.tree.parents[node]
     line = [Piece(f"{'  ' * (level - 1)}\u2514" if level else "", CALL)]
     if parent != ROOT:

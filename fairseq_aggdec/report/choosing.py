@@ -1,4 +1,4 @@
-"""Which sentences are worth showing: of middling length, readable, and better for having been decoded."""
+"""Chooses sentences that are worth showing: of middling length, readable, and better for having been decoded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose(
 def worth_showing(
     source: Dictionary, target: Dictionary, references: References
 ) -> Callable[[Record], bool]:
-    """Whether a record is readable text throughout, and its output nearer to every reference than its input was.
+    """Tells whether a record is readable text throughout, and its output nearer to every reference than its input was.
 
     Args:
         references: sentence -> texts that people wrote; none for a sentence asks for readable text only.
@@ -60,7 +60,7 @@ def worth_showing(
 
 
 def nearer(one: Sequence[str], other: Sequence[str], reference: Sequence[str]) -> bool:
-    """Whether one text is fewer edits of words away from a reference than another."""
+    """Tells whether one text is fewer edits of words away from a reference than another."""
     return Levenshtein.distance(one, reference) < Levenshtein.distance(other, reference)
 
 

@@ -32,5 +32,5 @@ def light(role: str) -> str:
 
 
 def variables(dark: bool) -> str:
-    """The colours as custom properties of CSS, ``--ink: #1f2328; ...``."""
+    """The colours as custom properties of CSS."""
     return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())

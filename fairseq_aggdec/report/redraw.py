@@ -28,7 +28,7 @@ def draw(output: Path, record: Record) -> list[Path]:
 
 
 def is_timed(rows: object) -> bool:
-    """Whether results are rows of systems that were timed."""
+    """Tells whether results are rows of systems that were timed."""
     return isinstance(rows, list) and bool(rows) and {"system", "batch_size", "p50"} <= set(rows[0])
 
 

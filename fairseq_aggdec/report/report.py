@@ -17,7 +17,7 @@ LEAST = 0.001  # share of the time that is shown
 
 @dataclass
 class Page:
-    """What a page shows; what is empty is left out.
+    """Parts that a page shows; what is empty is left out.
 
     Attributes:
         introduction: a paragraph of plain words.

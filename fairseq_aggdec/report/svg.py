@@ -65,7 +65,7 @@ STYLE: Any = {
 
 @dataclass
 class Label:
-    """What stands around a plot.
+    """Texts that stand around a plot.
 
     Attributes:
         title: what it shows.

@@ -26,7 +26,7 @@ BEHIND, SCORE, ENDED, WINNER = "behind", "score", "ended", "winner"
 
 
 class TokenKind(NamedTuple):
-    """How tokens of one kind are shown; the report has CSS classes of the same names.
+    """Tells how tokens of one kind are shown; the report has CSS classes of the same names.
 
     Attributes:
         style: of rich.
@@ -102,7 +102,7 @@ def spell(tokens: Sequence[int], words: Dictionary) -> str:
 
 
 def in_pieces(words: Dictionary) -> bool:
-    """Whether a dictionary is of sentencepiece's pieces."""
+    """Tells whether a dictionary is of sentencepiece's pieces."""
     return any(symbol.startswith(SPACE) for symbol in words.symbols)
 
 
@@ -120,7 +120,7 @@ def symbols(tokens: Sequence[int], words: Dictionary) -> str:
 
 
 def pieces(iteration: Iteration, target: Dictionary, apart: bool = False) -> list[Piece]:
-    """What an iteration gained and what it threw away; ``apart`` as of :func:`trace`."""
+    """Pieces that an iteration gained and what it threw away; ``apart`` as of :func:`trace`."""
     marked = [
         *_accepted(iteration),
         *((token, OWN) for token in iteration.emitted[iteration.accepted :]),
@@ -201,7 +201,7 @@ class Trace:
 
     @property
     def readable(self) -> bool:
-        """Whether all of it is text: no unknown words, no halves of characters."""
+        """Tells whether all of it is text: no unknown words, no halves of characters."""
         shown = [piece.text for line in (*self.iterations, *self.verified) for piece in line]
         return not any("<unk>" in text or BYTES.search(text) for text in (self.source, *shown))
 
@@ -277,7 +277,7 @@ def _coloured(line: Text, pieces: Sequence[Piece], marked: bool) -> Text:
 
 
 def block(gained: int) -> str:
-    """How many tokens an iteration gained, in a column of its own."""
+    """Tells how many tokens an iteration gained, in a column of its own."""
     return f"{gained:>3} token{'s' if gained > 1 else ' '} "
 
 

@@ -44,7 +44,7 @@ class Launched:
 
     sentences: Sequence[int]
     at: float
-    told: PendingCopy
+    positions: PendingCopy
 
 
 class AheadLoop(ABC):
@@ -61,16 +61,16 @@ class AheadLoop(ABC):
 
     def __init__(self, verifier: Verifier):
         self.verifier = verifier
-        self.steady = True  # nothing was captured since the host was told of an iteration
+        self.timing_valid = True  # nothing was captured since the host was told of an iteration
         self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
-        self.met: Counter[tuple[object, ...]] = Counter()
+        self.requests: Counter[tuple[object, ...]] = Counter()
         self._drop()
 
     def _drop(self) -> None:
         """Drops all captured graphs and their memory pool: PyTorch does not reuse an empty pool."""
         self.captured: dict[tuple[object, ...], Captured] = {}
         # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
-        self.over: dict[int, list[tuple[GraphMemory, int]]] = {}
+        self.bound: dict[int, list[tuple[GraphMemory, int]]] = {}
         self.pool: object = None
 
     @property
@@ -100,18 +100,18 @@ class AheadLoop(ABC):
             unknown = len(pending) + len(outcomes)
             end = min(self.longest, reach + (size + 1) * (unknown + 1))
             self._launch(sentences, size, end)
-            told = PendingCopy(self.flags[: len(sentences)])
+            copied = PendingCopy(self.flags[: len(sentences)])
             launched = time.perf_counter()
-            if self.steady:
+            if self.timing_valid:
                 pace.launched(launched - now)
             now = launched
-            pending.append(Launched(sentences, launched, told))
+            pending.append(Launched(sentences, launched, copied))
             counters.calls += 1
             if len(pending) > ahead:
                 known = pending.popleft()
-                positions = dict(zip(known.sentences, known.told.read(), strict=True))
-                now, steady, self.steady = time.perf_counter(), self.steady, True
-                if steady and before:
+                positions = dict(zip(known.sentences, known.positions.read(), strict=True))
+                now, valid, self.timing_valid = time.perf_counter(), self.timing_valid, True
+                if valid and before:
                     pace.passed(now - max(before, known.at))
                 before = now
                 self.ends |= {row: ~position for row, position in positions.items() if position < 0}
@@ -137,23 +137,23 @@ class AheadLoop(ABC):
         rooms += self._made_ready(sentences, shape)
         step = functools.partial(self._step, shape)
         key = *shape, self.verifier.temperature, *(room.sources for room in rooms)
-        self.met[key] += 1
-        if not captures or self.met[key] < CAPTURED_AT:
+        self.requests[key] += 1
+        if not captures or self.requests[key] < CAPTURED_AT:
             step()
             return
-        over = [(room, room.generation) for room in rooms]
-        if self.over.get(len(over), over) != over:
+        bound = [(room, room.generation) for room in rooms]
+        if self.bound.get(len(bound), bound) != bound:
             self._drop()
-        self.over[len(over)] = over
+        self.bound[len(bound)] = bound
         if key in self.captured:
             self.captured[key].replay()
         else:
-            self.steady = False
+            self.timing_valid = False
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.flags.device, self.pool)  # runs it once
 
     def captures(self) -> bool:
-        """Whether whole iterations of the batch can be captured."""
+        """Tells whether whole iterations of the batch can be captured."""
         return self.verifier.captures
 
     def _shape(self, rows: int, size: int, end: int) -> Shape:

@@ -182,7 +182,8 @@ class Board:
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 
     def outcomes(self, lengths: Sequence[int]) -> list[list[list[Any]]]:
-        """What was decoded for the first sentences, whose numbers of tokens are given; one launch and one copy.
+        """Outcomes that were decoded for the first sentences, whose numbers of tokens are given; one launch and one
+        copy.
 
         Returns:
             the tokens, ``</s>`` included, their log-probabilities, and how many tokens were emitted, drafted and

@@ -1,4 +1,4 @@
-"""What decoding counts: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
+"""Counters of decoding: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
 
 import math
 import time

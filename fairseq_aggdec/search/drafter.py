@@ -54,7 +54,7 @@ class Drafter:
 
     @property
     def watches(self) -> Sequence[Watch]:
-        """What to ask the device about the drafter's weights when a batch begins."""
+        """Names what to ask the device about the drafter's weights when a batch begins."""
         return ()
 
     def reads(self, sample: Mapping) -> Sequence[Tensor]:
@@ -74,14 +74,14 @@ class Drafter:
         """Takes up a new batch; ``verifier`` has encoded it already."""
 
     def copies(self) -> Copies | None:
-        """What is drafted in the batch that was started, where that are copies of texts, or nothing at all.
+        """Texts that are drafted in the batch that was started, where that are copies of texts, or nothing at all.
 
         The compiled library can then decode the batch alone. None: the host must ask in every iteration.
         """
         return None
 
     def in_library(self, state: DecodeState) -> InLibrary | None:
-        """What drafts in the compiled library in place of :meth:`draft`, :meth:`observe` and :meth:`keep_rows`.
+        """Drafter in the compiled library in place of :meth:`draft`, :meth:`observe` and :meth:`keep_rows`.
 
         Asked when the batch was started. None: Python is asked in every iteration.
         """

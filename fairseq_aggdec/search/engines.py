@@ -1,4 +1,4 @@
-"""Which engine decodes a batch, and why not another: the only place that decides it.
+"""Decides which engine decodes a batch, and why not another: the only place that decides it.
 
 Each engine says in one sentence why it cannot decode what is asked for. The first one without such a gap decodes;
 ``aggdec doctor`` prints the list for a model and a method. An engine that learns to decode more loses a line of its
@@ -31,7 +31,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What is asked for: a batch that the models have encoded.
+    """Request to the engines: a batch that the models have encoded.
 
     Attributes:
         search: ``GREEDY``, ``BEAM``, ...
@@ -59,7 +59,7 @@ class EngineRequest:
 
     @functools.cached_property
     def size_on_device(self) -> int | None:
-        """How many tokens are drafted for each row on the device; to ask this starts the drafter there."""
+        """Tells how many tokens are drafted for each row on the device; to ask this starts the drafter there."""
         size: int | None = self.drafter.start_on_device(self.state)
         return size
 

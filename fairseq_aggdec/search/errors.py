@@ -129,7 +129,7 @@ ARGUMENTS = ("prefix_allowed_tokens_fn", "tokens_to_suppress")  # of a call, no 
 
 
 def asked_for(names: Iterable[str], args: Any, extra: Mapping[str, Any]) -> Iterator[str]:
-    """Those of fairseq's generation options that ask for something.
+    """Names those of fairseq's generation options that ask for something.
 
     Args:
         args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
@@ -144,7 +144,7 @@ def asked_for(names: Iterable[str], args: Any, extra: Mapping[str, Any]) -> Iter
 
 
 def spelling(name: str) -> str:
-    """How an option, or an argument of a call, is written."""
+    """Tells how an option, or an argument of a call, is written."""
     return name if name in ARGUMENTS else "--" + name.replace("_", "-")
 
 

@@ -82,7 +82,7 @@ class CachedGenerator(SequenceGenerator):
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
         self.precision, self.known = precision, Gap()
         self.engines: list[tuple[SearchEngine, str | None]] = []
-        self.told: set[str] = set()
+        self.announced: set[str] = set()
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
@@ -118,7 +118,7 @@ class CachedGenerator(SequenceGenerator):
         return self.known.of(self)
 
     def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
-        """As stock's, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
+        """Generates as stock does, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
         return self._generate(sample, **call)
 
     @exclusive
@@ -208,7 +208,7 @@ class CachedGenerator(SequenceGenerator):
         return ()
 
     def _watches(self) -> Iterator[Watch]:
-        """Those that have to know before a batch whether weights have changed."""
+        """Objects that have to know before a batch whether weights have changed."""
         yield from self.verifier.watches
 
     def _engine(self, request: EngineRequest) -> str:
@@ -217,8 +217,8 @@ class CachedGenerator(SequenceGenerator):
             request
         )  # in place: a new attribute counts as a change of the generator
         engine, _ = self.engines[-1]
-        if engine.name not in self.told:
-            self.told.add(engine.name)
+        if engine.name not in self.announced:
+            self.announced.add(engine.name)
             others = "; ".join(f"not {other.name}: {gap}" for other, gap in self.engines[:-1])
             logger.info(
                 "decoding by %s (%s)%s", engine.name, engine.where, others and f"; {others}"

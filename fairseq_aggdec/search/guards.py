@@ -49,7 +49,7 @@ def or_stock(generate: Generate) -> Generate:
 
 @torch.no_grad()
 def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
+    """Finds what stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
     before = generator.repeat_ngram_blocker
     block_repeats(generator, generator.no_repeat_ngram_size)
     try:

@@ -17,7 +17,7 @@ from fairseq_aggdec.search.board import Rows
 
 
 def end_banned(at: Any, floor: Any, strict_floor: Any, free_from: Any) -> Any:
-    """Whether ``</s>`` must not be written at an output index; numbers, or tensors that broadcast.
+    """Tells whether ``</s>`` must not be written at an output index; numbers, or tensors that broadcast.
 
     Args:
         at: the output index.

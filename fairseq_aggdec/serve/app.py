@@ -74,8 +74,8 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Decodes as long as the application runs."""
-        wait, told = self.settings.max_wait_ms / 1000, self.metrics.decoded
-        self.batcher = Batcher(self.translator, self.limits, wait, told)
+        wait, decoded = self.settings.max_wait_ms / 1000, self.metrics.decoded
+        self.batcher = Batcher(self.translator, self.limits, wait, decoded)
         self.reader = ThreadPoolExecutor(1, "reading")
         running = asyncio.create_task(self.batcher.run())
         yield
@@ -170,7 +170,7 @@ class Service:
         return await rendered([[one] for part in found for one in part])
 
     async def trace(self, request: Request) -> Response:
-        """How one sentence was decoded, as parts of a page."""
+        """Tells how one sentence was decoded, as parts of a page."""
         body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentences = texts(body, "sentences")
@@ -230,12 +230,12 @@ class Service:
         self.batcher.submit(jobs)
 
     async def answers(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
-        """What becomes of jobs. They are dropped when the client goes, or when it takes too long (504)."""
+        """Waits for what becomes of jobs. They are dropped when the client goes, or when it takes too long (504)."""
         await self.submit(jobs)
         return await self.waited(request, jobs)
 
     async def waited(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
-        """As :meth:`answers`, of jobs that are in the queue."""
+        """Waits, as :meth:`answers` does, for jobs that are in the queue."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 return await while_there(request, asyncio.gather(*(job.answer for job in jobs)))
@@ -250,14 +250,14 @@ class Service:
         loop, said = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
 
         def tell(number: int) -> Callable[[Sequence[str], str], None]:
-            def told(tokens: Sequence[str], text: str) -> None:
+            def listen(tokens: Sequence[str], text: str) -> None:
                 event = {"sentence": number, "tokens": list(tokens), "text": text}
                 loop.call_soon_threadsafe(said.put_nowait, ("tokens", event))
 
-            return told
+            return listen
 
         for number, job in enumerate(jobs):
-            job.told = tell(number)
+            job.listener = tell(number)
         await self.submit(jobs)
 
         def ended(ending: asyncio.Task[list[Any]]) -> None:
@@ -288,7 +288,7 @@ class Service:
 
 
 def or_refuse(check: Callable[..., T], *values: Any) -> T:
-    """What a check gives; what it has against a value is the client's fault."""
+    """Returns what a check gives; what it has against a value is the client's fault."""
     try:
         return check(*values)
     except (TypeError, ValueError) as error:
@@ -315,8 +315,8 @@ async def _leaves(request: Request) -> None:
         pass
 
 
-def _event(name: str, told: Any) -> str:
-    return f"event: {name}\ndata: {json.dumps(told, ensure_ascii=False)}\n\n"
+def _event(name: str, data: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def as_json(one: Hypothesis) -> dict[str, Any]:

@@ -29,7 +29,8 @@ OnTokens = Callable[[Sequence[str], str], None]
 
 @dataclass(eq=False)
 class Turn:
-    """Of one request among the others: those with the earliest ``due``, seconds of the monotonic clock, come first."""
+    """Place of one request among the others: those with the earliest ``due``, seconds of the monotonic clock, come
+    first."""
 
     due: float = field(default_factory=monotonic)
 
@@ -42,7 +43,7 @@ class WaitingJob:
         sentence: text.
         options: of the call. Sentences with the same options are decoded together.
         draft: a text that its output may resemble.
-        told: is called in the decoding thread when tokens are certain.
+        listener: is called in the decoding thread when tokens are certain.
         work: what to do instead; its result is the job's.
         size: of its work. turn: of its request.
         answer: the hypotheses, best first. A job whose answer was cancelled is dropped.
@@ -52,7 +53,7 @@ class WaitingJob:
     sentence: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     draft: str = ""
-    told: OnTokens | None = None
+    listener: OnTokens | None = None
     work: Callable[[], Any] | None = None
     size: Size = field(default_factory=Size)
     turn: Turn = field(default_factory=Turn)
@@ -179,7 +180,7 @@ class Batcher:
                         await self._decode([job])
                 return
             if not batch[0].answer.done():
-                batch[0].answer.set_exception(_told(error))
+                batch[0].answer.set_exception(_public(error))
             return
         finally:
             self.decoding = []
@@ -200,11 +201,11 @@ class Batcher:
         options = dict(batch[0].options)
         if any(job.draft for job in batch):
             options["drafts"] = [job.draft for job in batch]
-        if any(job.told for job in batch):
+        if any(job.listener for job in batch):
 
             def on_token(number: int, tokens: Sequence[str], text: str) -> None:
-                if told := batch[number].told:
-                    told(tokens, text)
+                if listener := batch[number].listener:
+                    listener(tokens, text)
 
             options["on_token"] = on_token
         sentences = [job.sentence for job in batch]
@@ -219,8 +220,8 @@ def ending() -> Refused:
     return Refused(503, "the service is ending: try again later")
 
 
-def _told(error: Exception) -> Exception:
-    """What a client is told: the details of a fault may name files of this machine and stay in the log."""
+def _public(error: Exception) -> Exception:
+    """Says what a client is told: the details of a fault may name files of this machine and stay in the log."""
     if isinstance(error, LengthError):  # of what it asked for and what its sentence allows
         return Refused(400, str(error))
     return error if isinstance(error, Refused) else Refused(500, "the sentence was not decoded")

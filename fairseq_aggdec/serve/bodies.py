@@ -45,7 +45,7 @@ def urlencoded(body: bytes) -> dict[str, Any]:
 
 
 def flag(body: dict[str, Any], name: str) -> bool:
-    """Whether a field is true; a word such as ``"false"`` is none of the two."""
+    """Tells whether a field is true; a word such as ``"false"`` is none of the two."""
     value = body.get(name)
     if value not in (None, True, False):
         raise Refused(400, f"{name}: give true or false")

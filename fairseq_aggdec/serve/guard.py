@@ -1,4 +1,4 @@
-"""What every request passes: bounded bodies, keys, metrics; and what a client is told when it is refused."""
+"""Guards that every request passes: bounded bodies, keys, metrics; and what a client is told when it is refused."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TranslateRequest:
         return [line for text in self.texts for line in text.split("\n")]
 
     def options(self, beam: int) -> dict[str, Any]:
-        """Of the call; ``beam`` is the translator's own, widened where more outputs are wanted."""
+        """Options of the call; ``beam`` is the translator's own, widened where more outputs are wanted."""
         if not self.alternatives:
             return {"nbest": 1} | self.spoken
         nbest = self.alternatives + 1

@@ -1,4 +1,4 @@
-"""What one request of a service may cost, and how much is decoded at a time."""
+"""Limits of what one request of a service may cost, and how much is decoded at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKENS = 100
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Of one service.
+    """Settings of one service.
 
     Attributes:
         max_batch: sentences decoded together. max_wait_ms: milliseconds that the first of them waits for others.
@@ -42,7 +42,7 @@ class ServiceSettings:
 
 @dataclass
 class Size:
-    """Of the work on one sentence.
+    """Size of the work on one sentence.
 
     Attributes:
         beam: hypotheses that are searched. source: tokens with ``</s>``.
@@ -148,7 +148,7 @@ class RequestLimits:
             )
 
     def fits(self, count: int, size: Size) -> bool:
-        """Whether so many sentences, none larger than ``size``, are decoded together."""
+        """Tells whether so many sentences, none larger than ``size``, are decoded together."""
         read = max(
             size.source, size.output if size.attention else 0
         )  # attention reads outputs as well
@@ -162,5 +162,5 @@ class RequestLimits:
 
 
 def largest(sizes: Sequence[Size]) -> Size:
-    """What none of these exceeds."""
+    """Returns sizes that none of these exceeds."""
     return Size(*(max(getattr(one, name) for one in sizes) for name in vars(sizes[0])))

@@ -116,7 +116,7 @@ class Connection(H11Protocol):
 
 
 def config(service: Service) -> uvicorn.Config:
-    """How uvicorn runs a service."""
+    """Tells how uvicorn runs a service."""
     settings = service.settings
     limits = {"most": settings.max_queue + BESIDE, "seconds": settings.timeout}
     return uvicorn.Config(

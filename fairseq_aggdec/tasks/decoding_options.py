@@ -47,7 +47,7 @@ def resolve_options(
 
 
 def _found(holder: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the names that something holds, with their values."""
+    """Finds those of the names that something holds, with their values."""
     if not isinstance(holder, DictConfig):
         return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
     found, nodes = {}, holder._content  # to ask the configuration itself takes long

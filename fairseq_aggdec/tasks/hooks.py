@@ -1,4 +1,5 @@
-"""What the plugin adds to a task's hooks: checked checkpoints, no lost sentence, counters, ``--amp`` on a CPU."""
+"""Hooks: what the plugin adds to a task's hooks: checked checkpoints, no lost sentence, counters, ``--amp`` on a
+CPU."""
 
 import atexit
 import logging
@@ -90,7 +91,7 @@ class Hooks(FairseqTask):
         self.begin()
 
     def begin(self) -> None:
-        """What the constructor does beside fairseq's."""
+        """Does what the constructor does beside fairseq's."""
         self.counters = Counters()
         self.summary_at_exit = self.learning = self.validated = False
 

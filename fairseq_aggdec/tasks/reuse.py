@@ -20,7 +20,7 @@ PLAIN = (bool, int, float, str, bytes, enum.Enum, type(None))
 
 
 def same_fields(one: Any, other: Any) -> bool:
-    """Whether two stock generators, or parts of them, were built of equal values and of the same objects."""
+    """Tells whether two stock generators, or parts of them, were built of equal values and of the same objects."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -53,7 +53,7 @@ class ReusableGenerator:
         self.drafting = {name: own[name] for name in DRAFTING if name in own}
 
     def built_like(self, other: ReusableGenerator) -> bool:
-        """Whether another one was built of the same options and models."""
+        """Tells whether another one was built of the same options and models."""
         return (
             self.cfg == other.cfg
             and type(self.generator) is type(other.generator)
@@ -62,7 +62,7 @@ class ReusableGenerator:
         )
 
     def is_outdated_by(self, other: ReusableGenerator) -> bool:
-        """Whether the other one has a newer packed copy of the same models in the same precision."""
+        """Tells whether the other one has a newer packed copy of the same models in the same precision."""
         own, new = self.generator.verifier, other.generator.verifier
         models = [member.model for member in new.members]
         return own is not new and own.is_for(models, new.precision)
@@ -75,7 +75,7 @@ class ReusableGenerators:
         self._records: list[ReusableGenerator] = []
 
     def verifiers(self) -> list[Verifier]:
-        """Those of the generators, the last one first."""
+        """Verifiers of the generators, the last one first."""
         return [record.generator.verifier for record in reversed(self._records)]
 
     def pass_on(self, new: ReusableGenerator, anew: Callable[[], Any]) -> None:

@@ -1,1 +1,1 @@
-"""What a decoder is asked in one call: windows of new positions, trees, grids, their masks, and drafts."""
+"""Questions to a decoder in one call: windows of new positions, trees, grids, their masks, and drafts."""

@@ -44,7 +44,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Proposing:
-    """How a model computes what it proposes, which need not be as exact as what verifies it.
+    """Tells how a model computes what it proposes, which need not be as exact as what verifies it.
 
     Attributes:
         types: choose among the first ``types`` of the dictionary; 0: among all.
@@ -103,7 +103,7 @@ class BatchVerdict:
 
 
 class Kept(NamedTuple):
-    """What the KV cache keeps after an iteration.
+    """Slots that the KV cache keeps after an iteration.
 
     Attributes:
         rows: the rows that go on, in their new order; None: all rows, in their order.

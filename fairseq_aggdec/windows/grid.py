@@ -26,7 +26,7 @@ WORD = 64  # bits
 
 
 class Sight(NamedTuple):
-    """What each of R W slots sees, for a kernel that needs no mask.
+    """Sight of each of R W slots, for a kernel that needs no mask.
 
     Attributes:
         at: (R W,) int64, the place of each slot; None: they have none, and see all that no mask hides.

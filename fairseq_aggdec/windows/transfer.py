@@ -102,7 +102,7 @@ class PendingCopy:
 
 
 class Watch(Protocol):
-    """What wants to know whether numbers on the device have changed, see
+    """Object that wants to know whether numbers on the device have changed, see
     :class:`~fairseq_aggdec.engine.plain.watch.ModelWatch`."""
 
     def question(self) -> Tensor | None:

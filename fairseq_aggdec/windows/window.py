@@ -10,7 +10,7 @@ Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the draft
 
 Linear layers run over the N real tokens only; attention alone runs over the padded grid.
 
-A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verdict), or, from
+A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verification), or, from
 ``block_starts`` on, the whole window of its row (a block that is written at once, as a non-autoregressive drafter
 does).
 """
@@ -77,12 +77,12 @@ class Window:
 
     @functools.cached_property
     def level(self) -> bool:
-        """Whether all rows start at the same position."""
+        """Tells whether all rows start at the same position."""
         return min(self.starts) == max(self.starts)
 
     @functools.cached_property
     def dense(self) -> bool:
-        """Whether the grid has no holes."""
+        """Tells whether the grid has no holes."""
         return min(self.widths) == self.width
 
     @functools.cached_property
@@ -196,7 +196,7 @@ class Window:
 
 @dataclass
 class DecoderOutput:
-    """What a model, or an ensemble, computes for the N positions of a window.
+    """Output that a model, or an ensemble, computes for the N positions of a window.
 
     Attributes:
         logits: (N, V) fp32, or in the model's precision if the caller asked for that. Their ``log_softmax`` gives

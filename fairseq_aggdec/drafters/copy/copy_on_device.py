@@ -172,7 +172,7 @@ def copy_board(match: str, device: torch.device) -> CopyBoard:
 
 @gpu.tries("copy_block")
 def copies_alike(device: torch.device) -> bool:
-    """Whether blocks of kernels are those of PyTorch's operators while outputs grow."""
+    """Tells whether blocks of kernels are those of PyTorch's operators while outputs grow."""
     chance, size = random.Random(3), 3
     for match in MATCHES:
         board, outputs = Board((2, 40), 0, 0, device, torch.float32, pad=1), [[2], [2]]

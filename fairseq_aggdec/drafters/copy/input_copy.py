@@ -56,7 +56,7 @@ class CopyDrafter(DeviceDrafter):
 
     @property
     def resting(self) -> bool:
-        """Whether nothing is drafted in the current batch, see :class:`CopyLength`."""
+        """Tells whether nothing is drafted in the current batch, see :class:`CopyLength`."""
         return self.draft_length.resting
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
@@ -208,7 +208,7 @@ def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
 
 @dataclass
 class Symbols:
-    """What copying needs to know of two dictionaries, which takes long to find out.
+    """Knowledge that copying needs of two dictionaries, which takes long to find out.
 
     Attributes:
         source, target: the dictionaries.

@@ -24,7 +24,7 @@ _one_capture = threading.Lock()
 
 @dataclass
 class Made:
-    """What was captured in this process, for the log."""
+    """Record of what was captured in this process, for the log."""
 
     graphs: int = 0
     bytes: int = 0
@@ -88,7 +88,7 @@ class Captured:
         made.graphs += 1
 
     def replay(self) -> Tensor:
-        """What the function gives now: of a graph the same tensor every time, with other numbers."""
+        """Runs the function anew: of a graph the same tensor every time, with other numbers."""
         if self.graph is None:
             return self.function()
         self.graph.replay()

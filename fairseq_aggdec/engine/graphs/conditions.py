@@ -1,4 +1,5 @@
-"""What decoding needs of a process that it shares with others: the current device, its streams, global switches.
+"""Conditions that decoding needs of a process that it shares with others: the current device, its streams, global
+switches.
 
 PyTorch has switches of the whole process that decide how products round and which kernels run. While any generator of
 this process decodes they are as decoding needs them, and afterwards as they were.
@@ -19,7 +20,7 @@ from fairseq_aggdec.windows.transfer import HOST
 
 
 def tf32_allowed() -> bool:
-    """Whether products of fp32 on a GPU may round to TF32 now, by PyTorch's setting or the driver's variable."""
+    """Tells whether products of fp32 on a GPU may round to TF32 now, by PyTorch's setting or the driver's variable."""
     forced = os.environ.get("NVIDIA_TF32_OVERRIDE")
     if forced in ("0", "1"):
         return forced == "1"
@@ -81,7 +82,7 @@ class _Held:
         self.before: list[tuple[Switch, Any]] = []
 
     def _free(self, thread: int, tf32: bool) -> bool:
-        """Whether no other thread needs TF32 otherwise.
+        """Tells whether no other thread needs TF32 otherwise.
 
         Raises:
             RuntimeError: this thread does, which would wait for itself.

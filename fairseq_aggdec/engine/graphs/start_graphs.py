@@ -27,7 +27,7 @@ PLACED = "placed_embedding"  # of an encoder output: embeddings (R, L, C) with t
 
 
 class StartSize(NamedTuple):
-    """Of a captured start.
+    """Size of a captured start.
 
     Attributes:
         rows, length: R rows of L tokens.
@@ -97,9 +97,9 @@ class StartGraphs:
     def __init__(self, graphs: WindowGraphs, encoder: Any, read: ReadSource):
         self.graphs, self.encoder, self.read = graphs, encoder, read
         self.starts: dict[StartSize, CapturedStart] = {}
-        self.met: Counter[StartSize] = Counter()
+        self.requests: Counter[StartSize] = Counter()
         self.kept: Tensor | None = None  # flat
-        self.over: tuple[object, ...] = ()  # what the captured starts read and write
+        self.bound: tuple[object, ...] = ()  # what the captured starts read and write
 
     def __call__(self, source: Tensor, capacity: int, like: Tensor) -> Any:
         """Takes up a batch: sources (B, S) of the device, ``capacity`` places in the cache of each.
@@ -121,9 +121,11 @@ class StartGraphs:
         assert graphs.batch is not None
         size = StartSize(graphs.batch.rows, length, graphs.batch.end, capture_purpose(like.device))
         start = self._start_of(size, like)
-        self.met[size] += 1
+        self.requests[size] += 1
         host = on_host(source)
-        start(self._laid_out(host, size), graphs.pool if self.met[size] >= CAPTURED_AT else None)
+        start(
+            self._laid_out(host, size), graphs.pool if self.requests[size] >= CAPTURED_AT else None
+        )
         padded = bool((host == self.encoder.padding_idx).any())
         own = slice(rows), slice(length - tokens, length)
         return {
@@ -139,12 +141,12 @@ class StartGraphs:
         count = math.prod(shape)
         if self.kept is None or self.kept.numel() < count:
             self.kept = like.new_zeros(count)
-        over = self.graphs.generation, self.kept, self.encoder.positions(size.length)
-        if len(over) != len(self.over) or any(
-            a is not b for a, b in zip(over, self.over, strict=True)
+        bound = self.graphs.generation, self.kept, self.encoder.positions(size.length)
+        if len(bound) != len(self.bound) or any(
+            a is not b for a, b in zip(bound, self.bound, strict=True)
         ):
             self.starts.clear()
-            self.over = over
+            self.bound = bound
         if size not in self.starts:
             self.starts[size] = CapturedStart(size, self._run, self.kept[:count].view(shape))
         return self.starts[size]

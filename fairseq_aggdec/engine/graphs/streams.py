@@ -70,13 +70,13 @@ def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
 
 
 def capture_purpose(device: torch.device) -> str:
-    """What the stream is for on which that is captured which is to run on the current one."""
+    """Names the purpose of a stream on which work for the current stream is captured."""
     beside = torch.cuda.current_stream(device) == side_stream(device, BESIDE)
     return CAPTURE_BESIDE if beside else CAPTURE
 
 
 class Beside:
-    """What runs under :meth:`work` need not wait for what the current stream was given since this was made.
+    """Runs work that need not wait for what the current stream was given since this was made.
 
     What comes later waits for both. On a CPU everything runs in turn.
 

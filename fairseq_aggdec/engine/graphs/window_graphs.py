@@ -47,7 +47,7 @@ class KeysValues(NamedTuple):
 
 
 class GridSize(NamedTuple):
-    """Of a captured step.
+    """Size of a captured step.
 
     Attributes:
         rows, width: R rows of W slots.
@@ -152,7 +152,7 @@ class CapturedStep:
 
 
 class GraphMemory(Protocol):
-    """What a captured function reads and writes.
+    """Tensors that a captured function reads and writes.
 
     Attributes:
         generation: changes when what was captured over this memory is not to be replayed any more.
@@ -178,7 +178,7 @@ class WindowGraphs:
         self.run, self.more, self.pool = run, more, torch.cuda.graph_pool_handle()
         self.room: Room | None = None
         self.steps: dict[GridSize, CapturedStep] = {}
-        self.met: Counter[GridSize] = Counter()
+        self.requests: Counter[GridSize] = Counter()
         self.batch: GridSize | None = (
             None  # what the batch is given of the room; None: it does not fit
         )
@@ -272,12 +272,12 @@ class WindowGraphs:
         width = WIDTHS[bisect_left(WIDTHS, window.width)]
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
         size = GridSize(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
-        self.met[size] += 1
+        self.requests[size] += 1
         assert self.room is not None
         read = given()
         if size not in self.steps:
             self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read, self.pool)
-        return self.steps[size](window, read, self.met[size] >= CAPTURED_AT)
+        return self.steps[size](window, read, self.requests[size] >= CAPTURED_AT)
 
 
 def grid_rows(rows: int) -> int:

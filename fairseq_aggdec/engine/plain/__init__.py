@@ -1,1 +1,1 @@
-"""Is a model exactly what its classes are, and has it changed since its weights were packed?"""
+"""Checks that a model is exactly what its classes are, and unchanged since its weights were packed."""

@@ -1,4 +1,4 @@
-"""What modules are: their classes, methods, hooks, tensors and attributes, compared with what they were."""
+"""Structure of modules: their classes, methods, hooks, tensors and attributes, compared with what they were."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ def _telling(module: nn.Module, read: bool, spoken_of: set[str]) -> list[str]:
 
 
 class Structure:
-    """Which modules there are, of which classes, with which methods, hooks, tensors and attributes.
+    """Modules with their classes, methods, hooks, tensors and attributes.
 
     Args:
         packed: modules of which everything inside was read.
@@ -199,7 +199,7 @@ def _unique(roots: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _grown(table: Tensor, found: Any) -> bool:
-    """Whether a table (N, C) begins as before."""
+    """Tells whether a table (N, C) begins as before."""
     if not isinstance(found, Tensor) or len(found) < len(table) or found.dtype != table.dtype:
         return False
     return found.device == table.device and torch.equal(found[: len(table)], table)

@@ -1,4 +1,4 @@
-"""What the fast layers can represent: checks that name the first thing they can not."""
+"""Checks of what the fast layers can represent; they name the first thing they can not."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | N
 
 
 def can_read(encoder: Any, length: int) -> bool:
-    """Whether sources of ``length`` tokens have positions in ``encoder``; sinusoids have no last one."""
+    """Tells whether sources of ``length`` tokens have positions in ``encoder``; sinusoids have no last one."""
     positions = getattr(encoder, "embed_positions", None)
     return (
         not isinstance(positions, LearnedPositionalEmbedding) or length <= encoder.max_positions()
@@ -40,7 +40,7 @@ def can_read(encoder: Any, length: int) -> bool:
 
 
 def encoder_gap(encoder: Any) -> str | None:
-    """What keeps :class:`~fairseq_aggdec.engine.encoder.FastEncoder` from representing ``encoder``, None if
+    """Reason why :class:`~fairseq_aggdec.engine.encoder.FastEncoder` cannot represent ``encoder``, None if
     nothing."""
     if not isinstance(encoder, TransformerEncoderBase):
         return f"{type(encoder).__name__} is not a Transformer encoder"
@@ -48,7 +48,7 @@ def encoder_gap(encoder: Any) -> str | None:
 
 
 def decoder_gap(decoder: Any) -> str | None:
-    """What keeps a cached decoder from representing ``decoder``, or None when nothing does."""
+    """Reason why a cached decoder cannot represent ``decoder``, or None."""
     if not isinstance(decoder, TransformerDecoderBase):
         return f"{type(decoder).__name__} is not a Transformer decoder"
     methods = ["forward", "extract_features", "extract_features_scriptable"]
@@ -61,7 +61,7 @@ def decoder_gap(decoder: Any) -> str | None:
 
 
 def parts_gap(decoder: TransformerDecoderBase) -> str | None:
-    """What keeps fast layers from representing the modules of ``decoder``, None if nothing does."""
+    """Reason why fast layers cannot represent the modules of ``decoder``, or None."""
     if decoder.adaptive_softmax is not None or decoder.output_projection is None:
         return "adaptive input or softmax"
     if gap := _stack_gap(decoder, DECODER, DECODER_LAYER):
@@ -74,19 +74,20 @@ def parts_gap(decoder: TransformerDecoderBase) -> str | None:
 
 
 def _shared_state(decoder: Any) -> str | None:
-    """Whether two layers keep their keys under one name, as copies of a layer do: stock decoding then mixes these."""
+    """Tells whether two layers keep their keys under one name, as copies of a layer do: stock decoding then mixes
+    these."""
     parts = [part for layer in decoder.layers for part in (layer.self_attn, layer.encoder_attn)]
     names = {part._incremental_state_id for part in parts}
     return None if len(names) == len(parts) else "layers that share their incremental state"
 
 
 def model_gap(model: Any) -> str | None:
-    """What keeps fast layers from representing a model whose probabilities are a softmax of its decoder's output."""
+    """Reason why fast layers cannot represent a model whose probabilities are a softmax of its decoder's output."""
     return plain.probabilities_gap(model) or decoder_gap(model.decoder)
 
 
 def gap_of(module: Any, kinds: plain.Kinds, name: str, called: bool = True) -> str | None:
-    """What keeps a module from being read as one of ``kinds``, or a module in it; None when nothing does.
+    """Reason why a module, or one in it, cannot be read as one of ``kinds``; or None.
 
     Args:
         name: of the module where it stands, for the message.
@@ -106,7 +107,7 @@ def gap_of(module: Any, kinds: plain.Kinds, name: str, called: bool = True) -> s
 
 
 def _stack_gap(part: Any, kind: plain.Kind, of_layers: plain.Kind) -> str | None:
-    """Of an encoder or decoder, which stock decoding calls past its hooks, and of its layers."""
+    """Reason against an encoder or decoder, which stock decoding calls past its hooks, and of its layers."""
     if gap := plain.global_gap() or gap_of(part, (kind,), type(part).__name__, called=False):
         return gap
     gaps = (gap_of(layer, (of_layers,), "a layer") for layer in part.layers)
@@ -167,5 +168,5 @@ def _fitting(part: Any) -> Iterator[tuple[Any, Shapes]]:
 
 
 def source_width(decoder: Any) -> int:
-    """How many numbers of each source token the layers of a plain decoder read."""
+    """Tells how many numbers of each source token the layers of a plain decoder read."""
     return int(decoder.layers[0].encoder_attn.k_proj.weight.size(1))

@@ -1,4 +1,4 @@
-"""Which modules are exactly what their classes are, so that their weights may be read past their ``forward``.
+"""Finds the modules that are exactly what their classes are, so that their weights may be read past their ``forward``.
 
 The fast forms read parameters and attributes and call no ``forward``. So every module that they read must be plain: of
 the very class that is known here, without hooks, without a method patched onto it, without a parametrisation, with the
@@ -72,7 +72,7 @@ def _harmless(name: str) -> bool:
 
 
 def methods(cls: type) -> dict[str, Any]:
-    """What the methods of a class are that may change what is computed, by name, wherever they were inherited from."""
+    """Methods of a class that may change what is computed, by name, wherever they were inherited from."""
     found = {}
     for name in dir(cls):
         method = None if _harmless(name) else getattr(cls, name, None)
@@ -113,7 +113,7 @@ Wrong = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a plain module is.
+    """Describes a kind of plain module.
 
     Args:
         base: its class. A subclass counts where it defines no method of ``base`` anew, or is known here.
@@ -147,7 +147,7 @@ FUNCTIONS = {(cls, name): method for cls in READ for name, method in methods(cls
 
 
 def _is_foreign(cls: type, name: str) -> bool:
-    """Whether a method that stands in a class is not the one that the module of the class defines for it."""
+    """Tells whether a method that stands in a class is not the one that the module of the class defines for it."""
     method = vars(cls)[name]
     method = method.__func__ if isinstance(method, staticmethod) else method
     if not inspect.isfunction(method):
@@ -173,7 +173,7 @@ _PLAIN_PROBABILITIES = {
 
 
 def global_gap() -> str | None:
-    """What alters modules everywhere: hooks on all of them, a method replaced in a class of torch or fairseq."""
+    """Names what alters modules everywhere: hooks on all of them, a method replaced in a class of torch or fairseq."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "hooks on every module"
     for cls, name in FOREIGN:
@@ -208,7 +208,7 @@ def _redefined(module: nn.Module, base: type) -> str | None:
 
 
 def _is_checkpointed(module: nn.Module, forward: Any) -> bool:
-    """Whether that is fairseq's wrapper, which computes the same and keeps less for the backward pass."""
+    """Tells whether that is fairseq's wrapper, which computes the same and keeps less for the backward pass."""
     if not isinstance(forward, functools.partial) or forward.func is not _checkpointed_forward:
         return False
     inner = forward.args[0]
@@ -230,14 +230,14 @@ def patched(module: nn.Module, names: Iterable[str] | None = None) -> str | None
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether hooks run with a module; those of fairseq's quantisation noise do nothing outside training."""
+    """Tells whether hooks run with a module; those of fairseq's quantisation noise do nothing outside training."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     noise = "fairseq.modules.quant_noise"
     return any(module.training or getattr(hook, "__module__", None) != noise for hook in hooks)
 
 
 def _leaf_gap(module: nn.Module, parameters: Iterable[str]) -> str | None:
-    """What else than its parameters a leaf has, or does not have as ``nn.Parameter``."""
+    """Names what else than its parameters a leaf has, or does not have as ``nn.Parameter``."""
     name = type(module).__name__
     if set(module._parameters) != set(parameters) or module._modules:
         return f"a {name} with other parameters than its own"
@@ -250,7 +250,7 @@ def _leaf_gap(module: nn.Module, parameters: Iterable[str]) -> str | None:
 
 
 def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
-    """What a module computes otherwise than its class, or reads, looking at nothing inside it.
+    """Names what a module computes otherwise than its class, or reads, looking at nothing inside it.
 
     Args:
         kind: the one of its class.
@@ -267,13 +267,14 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
 
 
 def wrong(module: nn.Module, kind: Kind) -> str | None:
-    """What the formula does not know of a module's attributes; its parts are what they are taken for."""
+    """Names what the formula does not know of a module's attributes; its parts are what they are taken for."""
     found = (what for what, there in kind.wrong(module).items() if there)
     return next((f"a {type(module).__name__} with {what}" for what in found), None)
 
 
 def probabilities_gap(model: Any) -> str | None:
-    """What makes a model's probabilities otherwise than by a softmax over its decoder's output, None if nothing."""
+    """Names what makes a model's probabilities otherwise than by a softmax over its decoder's output, None if
+    nothing."""
     for module in (model, model.decoder):
         for name in PROBABILITIES:
             method = getattr(module, name, None)

@@ -1,4 +1,4 @@
-"""Whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
+"""Tells whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
 
 What is compared, in the order of its cost: the modules, their classes, hooks and attributes; which tensors are their
 parameters, where these stand and how often PyTorch wrote to them; a sample of their numbers, for writes that PyTorch
@@ -149,7 +149,7 @@ class Numbers:
         return torch.cat(list(map(_flattened, self.probes[self.turn])))
 
     def are(self, found: Tensor | None) -> bool:
-        """Whether that stood at the places that were last asked for."""
+        """Tells whether that stood at the places that were last asked for."""
         return found is None or torch.equal(found.cpu(), self.values[self.turn])
 
     def same(self) -> bool:
@@ -188,7 +188,7 @@ class ModelWatch:
         self.told: bool | None = None
 
     def _now(self) -> list[int]:
-        """Where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
+        """Records where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
         return [
             *map(Tensor.data_ptr, self.tensors),
             *map(Tensor.is_contiguous, self.tensors),
@@ -197,7 +197,7 @@ class ModelWatch:
 
     @property
     def in_place(self) -> bool:
-        """Whether nothing but numbers can have changed: every tensor stands where it stood."""
+        """Tells whether nothing but numbers can have changed: every tensor stands where it stood."""
         places = 2 * len(self.tensors)
         return not self.structure.changed() and self._now()[:places] == self.before[:places]
 

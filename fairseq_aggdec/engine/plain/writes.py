@@ -1,4 +1,5 @@
-"""Whether dictionaries of Python were written to since they were last looked at: one call of the compiled library.
+"""Tells whether dictionaries of Python were written to since they were last looked at: one call of the compiled
+library.
 
 CPython 3.11 counts: each write gives a dictionary a version that none had before (PEP 509). The versions are read where
 they stand in memory, as TorchDynamo reads them. With any other Python there may always have been a write.
@@ -31,14 +32,15 @@ def tables_of(classes: Iterable[type]) -> list[Any]:
 
 
 def _dict_place(thing: Any, own: Any) -> int | None:
-    """Where an object has the address of its dictionary ``own``: ``__dict__`` may be replaced; None: not known."""
+    """Finds where an object has the address of its dictionary ``own``: ``__dict__`` may be replaced; None: not
+    known."""
     cls = type(thing)
     place = id(thing) + (DICT if cls.__flags__ & MANAGED_DICT else max(0, cls.__dictoffset__))
     return place if ctypes.c_uint64.from_address(place).value == id(own) else None
 
 
 class Writes:
-    """Whether attributes of objects or of their classes were written to.
+    """Tells whether attributes of objects or of their classes were written to.
 
     Args:
         things: objects: their class, the attributes of their own, those of the class and its bases. Kept alive.
@@ -65,7 +67,7 @@ class Writes:
         self.any()
 
     def any(self) -> bool:
-        """Whether there may have been a write since this was last asked, or since it was made."""
+        """Tells whether there may have been a write since this was last asked, or since it was made."""
         if not self.sure or kernels().aggdec_written(*self.call):
             return True
         before, self.orders = self.orders, list(map(_order, self.classes))

@@ -1,4 +1,4 @@
-"""What a kernel is given. It asks for no shapes: an address that it cannot read would not only fail, the process could
+"""Arguments of a kernel. It asks for no shapes: an address that it cannot read would not only fail, the process could
 not use the GPU any more. So a launch is refused first."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STEPPED = {
 
 
 def aligned(x: Tensor) -> bool:
-    """Whether the numbers of each row are side by side in whole words of 16 bytes, which all rows begin with."""
+    """Tells whether the numbers of each row are side by side in whole words of 16 bytes, which all rows begin with."""
     *rows, last = zip(x.shape, x.stride(), strict=True)
     steps = [last[0], *(step for size, step in rows if size > 1)]
     words = x.data_ptr() % 16 == 0 and not any(step * x.element_size() % 16 for step in steps)

@@ -12,7 +12,7 @@ DIGEST = hashlib.sha256().digest_size  # bytes before the machine code
 
 
 def folder() -> Path | None:
-    """Where they are kept: a folder of the user that nobody else can write to; None: there is none.
+    """Folder in which cubins are kept: one of the user that nobody else can write to; None: there is none.
 
     Raises:
         OSError: it cannot be made.

@@ -1,4 +1,4 @@
-"""What a decoder reads at each position of a window on a GPU: in one launch, or by PyTorch's operators."""
+"""Embeddings that a decoder reads at each position of a window on a GPU: in one launch, or by PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EmbeddingTables(NamedTuple):
 
 
 class SourceCopy(NamedTuple):
-    """What mask slots copy: embeddings of their row's source, weighted by what the slot's position asks for.
+    """Source copies of mask slots: embeddings of their row's source, weighted by what the slot's position asks for.
 
     Attributes:
         queries: (P, C), of each position.
@@ -107,7 +107,7 @@ def embedded(
 
 @gpu.tries("embedding")
 def embeds_alike(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether both read the same, with and without positions and mask slots, in a precision."""
+    """Tells whether both read the same, with and without positions and mask slots, in a precision."""
     chance = torch.Generator().manual_seed(7)
     tokens, at = (torch.randint(0, 9, (6,), generator=chance).to(device) for _ in range(2))
     masked = torch.tensor([False, True, False, True, True, True]).to(device)

@@ -41,7 +41,7 @@ def likeliest(x: Tensor, count: int) -> Tensor:
 
 
 def fused(x: Tensor, agree: gpu.Probe) -> bool:
-    """Whether kernels of a GPU, which ``agree`` tries, find the largest numbers of each row."""
+    """Tells whether kernels of a GPU, which ``agree`` tries, find the largest numbers of each row."""
     known = x.dtype in gpu.PRECISIONS and x.is_contiguous() and x.numel() > 0
     return known and gpu.usable(x.device, agree)
 
@@ -78,7 +78,7 @@ def candidates(
 
 @gpu.tries("largest")
 def finds_alike(device: torch.device) -> bool:
-    """Whether the kernel finds what PyTorch's operators find, in every precision."""
+    """Tells whether the kernel finds what PyTorch's operators find, in every precision."""
     for dtype in gpu.PRECISIONS:
         x, likely = _logits(device, dtype)
         x[:, -1] = 9.0  # as large as the largest
@@ -91,7 +91,7 @@ def finds_alike(device: torch.device) -> bool:
 
 @gpu.tries("leaders", "best")
 def ranks_alike(device: torch.device) -> bool:
-    """Whether the kernels rank as PyTorch's operators do, in every precision."""
+    """Tells whether the kernels rank as PyTorch's operators do, in every precision."""
     found = (_logits(device, dtype) for dtype in gpu.PRECISIONS)
     return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in found)
 

@@ -46,7 +46,7 @@ def library() -> Any:
 
 
 def architectures(nvrtc: Any) -> list[int]:
-    """What a compiler knows, 90 for ``sm_90``."""
+    """Architectures that a compiler knows, 90 for ``sm_90``."""
     count = ctypes.c_int()
     _check(nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     numbers = (ctypes.c_int * count.value)()
@@ -55,7 +55,7 @@ def architectures(nvrtc: Any) -> list[int]:
 
 
 def architecture(nvrtc: Any, major: int, minor: int) -> str:
-    """What to compile for, for a GPU of a compute capability: the newest that it runs, ``sm_90``.
+    """Architecture to compile for, for a GPU of a compute capability: the newest that it runs, ``sm_90``.
 
     Raises:
         RuntimeError: the compiler knows none.

@@ -121,7 +121,7 @@ PART, BUSY = 2048, 264
 
 
 def parts(positions: int, types: int) -> int:
-    """How many blocks read the logits of each position."""
+    """Tells how many blocks read the logits of each position."""
     return max(1, min(-(-types // PART), BUSY // positions))
 
 
@@ -181,7 +181,7 @@ def compile_ahead(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def ready(device: torch.device) -> bool:
-    """Whether a device is one for the kernels; a source is compiled when one of its kernels is first launched."""
+    """Tells whether a device is one for the kernels; a source is compiled when one of its kernels is first launched."""
     return device.type == "cuda"
 
 
@@ -202,7 +202,7 @@ def tries(*names: str) -> Callable[[Probe], Probe]:
 
 
 def usable(device: torch.device, agree: Probe, *dtype: torch.dtype) -> bool:
-    """Whether the kernels run on a device; arguments as for :func:`against`."""
+    """Tells whether the kernels run on a device; arguments as for :func:`against`."""
     return against(device, agree, *dtype) is None
 
 

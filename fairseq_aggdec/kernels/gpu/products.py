@@ -97,7 +97,7 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
 
 
 def readable(table: Tensor) -> bool:
-    """Whether the kernels can read a table (M, C), or (C,): all rows start at multiples of 16 bytes."""
+    """Tells whether the kernels can read a table (M, C), or (C,): all rows start at multiples of 16 bytes."""
     return table.dtype in PRECISIONS and table.is_contiguous() and aligned(table)
 
 
@@ -116,7 +116,7 @@ def _norm(dtype: torch.dtype, device: torch.device, channels: int) -> Norm:
 def alike(
     dtype: torch.dtype, device: torch.device, size: tuple[int, int, int], choice: int
 ) -> bool:
-    """Whether a product of random numbers is what PyTorch's operators give.
+    """Tells whether a product of random numbers is what PyTorch's operators give.
 
     Args:
         dtype, device: of the numbers.
@@ -151,7 +151,7 @@ def _near(own: Tensor, other: Tensor) -> bool:
 
 @tries("product", "layer_norm")
 def computes_alike(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels give what PyTorch's operators give, for products of every kind."""
+    """Tells whether the kernels give what PyTorch's operators give, for products of every kind."""
     sizes = (1, 64, 24), (5, 512, 24), (3, 64, 1536), (17, 2304, 8)
     return all(
         alike(dtype, device, size, choice)

@@ -88,7 +88,7 @@ class BinarisedPairs:
 
     @property
     def folder(self) -> Path:
-        """Where the tables of this data lie."""
+        """Folder of the tables of this data."""
         return self.data / f"lattice.{'-'.join(self.languages)}"
 
     def read(self, start: int, stop: int) -> tuple[Sentences, Sentences]:

@@ -170,7 +170,8 @@ class Estimation:
 
 
 def exp(x: np.ndarray) -> np.ndarray:
-    """That of the C library: NumPy's may differ in the last bit, which decides between two equally distant places."""
+    """Exponential function of the C library: NumPy's may differ in the last bit, which decides between two equally
+    distant places."""
     return np.fromiter(map(math.exp, x.tolist()), float, len(x))
 
 

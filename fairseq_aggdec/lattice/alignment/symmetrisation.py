@@ -1,4 +1,4 @@
-"""How the links of both directions are combined, as Koehn et al. 2003 and ``atools`` do.
+"""Tells how the links of both directions are combined, as Koehn et al. 2003 and ``atools`` do.
 
 intersect             links that both have
 union                 links that either has

@@ -39,7 +39,7 @@ Pair = tuple[Iterable[Any], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Aligner:
-    """How to align.
+    """Tells how to align.
 
     Attributes:
         symmetrisation: how the two directions are combined, or which of them is taken.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MethodKind:
-    """What is known of a method before its file is imported.
+    """Facts that are known of a method before its file is imported.
 
     Attributes:
         help: one sentence for ``--help``.

@@ -10,7 +10,7 @@ SYNTAX = "exact, top-beta:RANK:NATS, top-k:RANK or distance:N, and min:TOKENS al
 
 @dataclass(frozen=True)
 class Rule:
-    """Which drafted tokens are accepted.
+    """Decides which drafted tokens are accepted.
 
     Attributes:
         kind: ``exact``, the verifier's own choice; ``top-beta``, one of its ``top_beta`` best that is at most

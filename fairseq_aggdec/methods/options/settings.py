@@ -36,7 +36,7 @@ class Variant:
 
 @dataclass
 class Settings:
-    """What the methods read, by the names of the options.
+    """Settings that the methods read, by the names of the options.
 
     A field with ``help`` is an option of the command line, one with ``variant`` a key of ``--variant``.
 
@@ -182,8 +182,8 @@ class Settings:
     def int8_all(self) -> bool:
         return self.int8 == "all"
 
-    def told(self, name: str) -> str:
-        """How an option is given with its value: ``--strict -1``, ``--variant dedup=-1``."""
+    def as_given(self, name: str) -> str:
+        """Tells how an option is given with its value: ``--strict -1``, ``--variant dedup=-1``."""
         between = "=" if name in VARIANT_FIELDS else " "
         return f"{spelling(name)}{between}{getattr(self, name)}"
 
@@ -205,6 +205,6 @@ OF_INTERLEAVED = {"end_condition", "stop_rule", "length_penalty", "dedup"}
 
 
 def spelling(name: str) -> str:
-    """How a field is written on the command line: ``--draft-tokens``, ``--variant dedup``."""
+    """Tells how a field is written on the command line: ``--draft-tokens``, ``--variant dedup``."""
     dashed = name.replace("_", "-")
     return f"--variant {dashed}" if name in VARIANT_FIELDS else f"--{dashed}"

@@ -1,4 +1,4 @@
-"""How much is drafted, of what and how: what the options say, checked against the models."""
+"""Tells how much is drafted, of what and how: what the options say, checked against the models."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def blockwise_size(
 
 
 def drafted_size(cfg: Settings, drafter: Any) -> DraftLength:
-    """How many tokens a non-autoregressive drafter drafts at once."""
+    """Tells how many tokens a non-autoregressive drafter drafts at once."""
     trained = int(drafter.decoder.block_size)
     size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens", 1)
     return choosing(cfg, size, drafter)
@@ -54,7 +54,7 @@ def _size(cfg: Settings, trained: int, reason: str, beside: int) -> int:
     given, size = cfg.draft_tokens, trained
     if given is not None and given not in ("all", "auto"):
         if not given.isdecimal() or not 1 <= int(given) <= trained:
-            said = cfg.told("draft_tokens")
+            said = cfg.as_given("draft_tokens")
             raise ValueError(f"{said}: {reason.format(trained)}, choose 1 to {trained}")
         size = int(given)
     if cfg.acceptance.min_block_size > size + beside:
@@ -98,21 +98,22 @@ def on_gpu(model: Any) -> bool:
 
 
 def choosing(cfg: Settings, most: int, model: Any) -> DraftLength:
-    """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
+    """Tells how many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not
+    pay.
 
     What iterations cost has a say on a CPU, not on a GPU, which goes on without the host and where a wider window costs
     next to nothing. In half precision, which rounds by what is drafted, it is weighed once for a batch.
     """
     if not most or "auto" not in (cfg.draft_tokens, cfg.draft_tree):
         return DraftLength(most)
-    return AdaptiveDraftLength(most, not on_gpu(model), steady=precision_name(model) != "fp32")
+    return AdaptiveDraftLength(most, not on_gpu(model), per_batch=precision_name(model) != "fp32")
 
 
 def proposing(cfg: Settings) -> Proposing:
-    """How a model computes its drafts."""
+    """Tells how a model computes its drafts."""
     types, int8 = cfg.draft_vocabulary, cfg.int8 == "drafts"
     if types < 0:
-        raise ValueError(f"{cfg.told('draft_vocabulary')}: it must be at least 0")
+        raise ValueError(f"{cfg.as_given('draft_vocabulary')}: it must be at least 0")
     if int8 and not int8_available():
         logger.warning("--int8 drafts has no effect without the compiled kernels")
         int8 = False
@@ -120,7 +121,8 @@ def proposing(cfg: Settings) -> Proposing:
 
 
 def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
-    """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
+    """Tells how many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a
+    block.
 
     On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
     """
@@ -131,7 +133,7 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
     if given == "auto":
         return None if gpu else NodeBudget(AUTO_NODES)
     if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"{cfg.told('draft_tree')}: it must be at least 1, or auto")
+        raise ValueError(f"{cfg.as_given('draft_tree')}: it must be at least 1, or auto")
     return NodeBudget(int(given))
 
 
@@ -141,6 +143,6 @@ def copied_length(cfg: Settings) -> Callable[[], CopyLength]:
     if given == "auto":
         return CopyLength
     if given != "all" and (not given.isdecimal() or int(given) < 1):
-        raise ValueError(f"{cfg.told('draft_tokens')}: it must be at least 1, or all, or auto")
+        raise ValueError(f"{cfg.as_given('draft_tokens')}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
     return lambda: FixedCopyLength(limit)

@@ -21,7 +21,7 @@ def open_candidates(
 def tables_folder(
     cfg: Any, wanted_by: str = "--decoding lattice", lattice: str | None = None
 ) -> Path:
-    """Where :func:`open_candidates` finds them: the folder ``lattice``, or what the task's ``cfg`` says."""
+    """Folder in which :func:`open_candidates` finds tables: the folder ``lattice``, or what the task's ``cfg`` says."""
     folder = lattice or getattr(cfg, "lattice", None)
     if not folder:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")

@@ -100,7 +100,7 @@ class FileDrafter(CopyDrafter):
             )
 
     def reads(self, sample: Mapping) -> list[Any]:
-        """What is read of a batch on the device beside its source."""
+        """Texts that are read of a batch on the device beside its source."""
         return [sample["id"]] if "id" in sample else []
 
     def copied(self, sample: Mapping) -> list[list[int]]:

@@ -6,7 +6,7 @@ place ``d * beam + i`` of the row's cache. They stay there: a hypothesis sees th
 step reorders are masks, not keys and values.
 
 A slot without a hypothesis has a sum of -inf. So has every slot of a sentence that has ended. No operator looks at a
-number on the host; :func:`~fairseq_aggdec.search.beam.rules.step` is the reference.
+number on the host; tests/plain_beam_search.py is the reference.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class BeamBoard:
                 state[: len(rows)] = state.index_select(0, order)
 
     def window(self, shape: Shape) -> BeamWindow:
-        """What the model reads in the next step of the first rows."""
+        """Window that the model reads in the next step of the first rows."""
         rows, beam, end = shape
         depth, sight = self.depths[:1], self.sight[:rows, :, :end]
         places = (depth * beam + self.slots).expand(rows, beam)
@@ -192,7 +192,7 @@ class BeamBoard:
     def _continuations(
         self, rows: int, logits: Tensor, forced: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What may follow each hypothesis but for lengths: the likeliest tokens, best first, and ``</s>``.
+        """Tokens that may follow each hypothesis but for lengths: the likeliest tokens, best first, and ``</s>``.
 
         Returns:
             log-probabilities (R, W, K) fp32 and tokens (R, W, K) int64 without ``</s>``, and those of it (R, W), NaN
@@ -325,7 +325,7 @@ def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor
 
 @gpu.tries("beam_step", "leaders", "best")
 def chooses_alike(device: torch.device) -> bool:
-    """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
+    """Tells whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
     chance = torch.Generator().manual_seed(7)
     # Steps, beam, places that are read: those of a captured step, and as many as end inside a word of the mask.
     return all(
@@ -371,7 +371,7 @@ def _step_alike(
 
 
 def _decided(board: BeamBoard) -> list[Tensor]:
-    """What counts on a board after a step: what a slot without a hypothesis holds does not."""
+    """Hides all but what counts on a board after a step: what a slot without a hypothesis holds does not."""
     ended, never = board.sums.isinf(), board.totals.isinf()
     slots = [board.tokens, board.sight] + ([] if board.written is None else [board.written])
     now = [x.view(*ended.shape, -1).masked_fill(ended.unsqueeze(2), 0) for x in slots]

@@ -1,4 +1,4 @@
-"""What a generator learns about prefixes that are evaluated before beam search asks for them.
+"""Knowledge that a generator gains about prefixes that are evaluated before beam search asks for them.
 
 ``kernels/source/search/beam_budget.h`` plans with these numbers, and learns them; here is what is believed at first.
 """
@@ -54,7 +54,7 @@ class Budget(BudgetStruct):
         ]
 
     def wants_texts(self, sentences: int, beam: int) -> bool:
-        """Whether the next batch may draft from texts, or is to find out whether it could."""
+        """Tells whether the next batch may draft from texts, or is to find out whether it could."""
         least = 1.0 / (1.0 + self.call_cost / (sentences * beam))
         chance = max(mean.sum / mean.weight for mean in (self.text, self.piece))
         return bool(chance >= least or self.batches % LOOK_AGAIN == 0)

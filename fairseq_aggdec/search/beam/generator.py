@@ -100,7 +100,7 @@ class BeamGenerator(CachedGenerator):
         return self._kept(outputs, library().trees)
 
     def _request(self, library: Callable[[], BeamLibrary]) -> EngineRequest:
-        """What is asked for; ``library``: the search of the batch there."""
+        """Request to the engines; ``library``: the search of the batch there."""
         watched = None
         if self.keeps_trees or self.watch is not None or self.retain_history:
             watched = "the trees of prefixes are watched"

@@ -75,7 +75,7 @@ class BeamLibrary(WholeSearch):
         super().__init__("beam", call)
 
     def trees(self) -> list[SearchedTree]:
-        """How each sentence was searched so far."""
+        """Tells how each sentence was searched so far."""
         return [self._tree(index) for index in range(self.sentences)]
 
     def _tree(self, index: int) -> SearchedTree:
@@ -120,7 +120,7 @@ class BeamLibrary(WholeSearch):
 
     @property
     def expects_heads(self) -> bool:
-        """Whether the window that is asked for is to be read with what block heads expect behind it."""
+        """Tells whether the window that is asked for is to be read with what block heads expect behind it."""
         return bool(self.library.aggdec_beam_expects(self.handle))
 
     def outputs(self, counters: Counters) -> Outputs:
@@ -225,7 +225,7 @@ class WindowByWindow:
         return None if len(keep) == len(rows) else Kept(keep)
 
     def tables(self, window: TreeWindow, table: Tensor) -> Tensor:
-        """What is read of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`, on the host."""
+        """Tables that are read of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`, on the host."""
         return table.float().cpu().contiguous()
 
     def _foresee(self, output: DecoderOutput) -> None:

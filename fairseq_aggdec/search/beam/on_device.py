@@ -87,7 +87,7 @@ class BeamLoop(AheadLoop):
             self.watch(self.trees())
 
     def trees(self) -> list[SearchedTree]:
-        """How each sentence of the batch was searched so far; one transfer."""
+        """Tells how each sentence of the batch was searched so far; one transfer."""
         board, count = self.board, len(self.order)
         states = board.rounds, board.flags, board.words, board.parents, board.totals
         parts = read([x[:count] for x in (*states, board.count, board.nodes, board.ends)])

@@ -1,4 +1,4 @@
-"""What beam search needs to know of the vocabulary, found on the device and brought to the host in one copy."""
+"""Tables that beam search needs to know of the vocabulary, found on the device and brought to the host in one copy."""
 
 from collections.abc import Sequence
 

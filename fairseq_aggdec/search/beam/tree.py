@@ -74,7 +74,7 @@ class Tree:
 
 @dataclass
 class SearchedTree:
-    """How a sentence was searched.
+    """Tells how a sentence was searched.
 
     Attributes:
         index: of the sentence in its batch.
@@ -110,7 +110,7 @@ class SearchedTree:
 
     @property
     def calls(self) -> int:
-        """How often prefixes were evaluated."""
+        """Tells how often prefixes were evaluated."""
         return len(self.asked)
 
     @property

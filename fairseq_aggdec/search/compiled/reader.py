@@ -56,7 +56,7 @@ class DecoderReader:
         self.make_room(0, 1)
 
     def make_room(self, end: int, reach: int) -> None:
-        """For the given numbers of places of a row and of positions."""
+        """Makes room for the given numbers of places of a row and of positions."""
         cache, embedding = self.decoder.cache, self.decoder.embedding
         cache.reserve(end)
         self.compiled.set_memory(cache.entries, cache.memory, cache.memory_mask)
@@ -86,7 +86,7 @@ class CompiledReaders:
 
     @classmethod
     def of(cls, verifier: Any) -> CompiledReaders:
-        """Of a verifier that the library can read windows with (:mod:`~fairseq_aggdec.search.engines`)."""
+        """Reader of a verifier that the library can read windows with (:mod:`~fairseq_aggdec.search.engines`)."""
         decoders = [member.decoder for member in verifier.members]
         return cls(decoders, verifier.temperature)
 
@@ -132,5 +132,5 @@ class CompiledReaders:
                 watch()
 
     def _structs(self) -> Any:
-        """Those of all readers, side by side."""
+        """Structures of all readers, side by side."""
         return (ReaderStruct * len(self.readers))(*[reader.struct for reader in self.readers])

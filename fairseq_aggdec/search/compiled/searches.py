@@ -90,7 +90,7 @@ def floats(at: int, count: int) -> Tensor:
 
 
 def address(of: Any) -> int:
-    """Where a structure, or whole numbers, begin in memory."""
+    """Address at which a structure, or whole numbers, begin in memory."""
     return of.buffer_info()[0] if isinstance(of, array) else ctypes.addressof(of)
 
 
@@ -108,7 +108,7 @@ class WholeSearch:
     def __init__(self, kind: str, options: ctypes.Structure):
         self.library = _declared(kernels())
         self.handle = getattr(self.library, f"aggdec_{kind}")(byref(options))
-        self.asked, self.view, self.told = AskedStruct(), FoundStruct(), VerdictStruct()
+        self.asked, self.view, self.last_verdict = AskedStruct(), FoundStruct(), VerdictStruct()
 
     def __del__(self) -> None:
         if hasattr(self, "handle"):
@@ -143,9 +143,9 @@ class WholeSearch:
         self.library.aggdec_greedy_accept(self.handle, stands.data_ptr())
 
     def verdict(self) -> Any:
-        """What became of the last window of a greedy search that is watched, until the next is asked for."""
-        self.library.aggdec_greedy_verdict(self.handle, byref(self.told))
-        return self.told
+        """Reads what became of the last window of a greedy search that is watched, until the next is asked for."""
+        self.library.aggdec_greedy_verdict(self.handle, byref(self.last_verdict))
+        return self.last_verdict
 
     def run(self, readers: Any, how: Any) -> int:
         """Decodes until a decoder has too little room for what is asked for, to the end, or until the time is up.
@@ -156,7 +156,7 @@ class WholeSearch:
         return why
 
     def found(self) -> Any:
-        """What was found, once; valid as long as this object is."""
+        """Reads what was found, once; valid as long as this object is."""
         self.library.aggdec_search_found(self.handle, byref(self.view))
         return self.view
 
@@ -186,11 +186,11 @@ class Outputs:
             self.totals = numbers(found.totals, found.outputs)
 
     def tokens(self) -> list[list[int]]:
-        """Those of each output."""
+        """Tokens of each output."""
         return self._by_output(self.found.tokens)
 
     def scores(self) -> list[list[float]]:
-        """Of each output the log-probabilities of its tokens."""
+        """Scores of each output: the log-probabilities of its tokens."""
         return self._by_output(self.found.scores)
 
     def _by_output(self, of: Any) -> list[list[Any]]:

@@ -43,7 +43,7 @@ class Follower:
         self.seconds = 0.0
         own = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
         observed = own or "observe" in vars(drafter or state)
-        self.told = drafter if observed else None
+        self.observer = drafter if observed else None
         search.library.aggdec_greedy_watch(search.handle)
 
     def follow(self) -> None:
@@ -54,7 +54,7 @@ class Follower:
         self.calls, state = view.calls, self.state
         rows = state.rows
         emitted = split(numbers(view.gained, view.gains), numbers(view.emitted, view.count))
-        if self.told is not None or self.watch is not None or rows[0].history is not None:
+        if self.observer is not None or self.watch is not None or rows[0].history is not None:
             verdict = self._verdict(view, emitted)
         else:
             verdict = None
@@ -64,8 +64,8 @@ class Follower:
                 row.history.append(row.tokens[1:] + verdict.drafted_paths()[place])
             row.tokens.extend(gained)
             row.iterations += 1
-        if verdict is not None and self.told is not None:
-            self.told.observe(verdict, state)
+        if verdict is not None and self.observer is not None:
+            self.observer.observe(verdict, state)
         if verdict is not None and self.watch is not None:
             self.watch(verdict, state)
         keep = [place for place, row in enumerate(rows) if row.tokens[-1] != state.eos]

@@ -161,7 +161,7 @@ class InterleavedGenerator(CachedGenerator):
 
 
 def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[Tensor]:
-    """What a finished hypothesis was after every step that wrote it, in reading order: (T,) per step.
+    """States of a finished hypothesis after every step that wrote it, in reading order: (T,) per step.
 
     ``fairseq-generate --retain-iter-history`` prints a line for each. ``--variant dedup`` comes after the last one.
 

@@ -64,7 +64,7 @@ class SlotHypothesis:
 
 @dataclass
 class SentenceResult:
-    """What was found for one sentence.
+    """Hypotheses that were found for one sentence.
 
     Attributes:
         hypotheses: the finished ones in order of finishing.

@@ -133,7 +133,8 @@ def _best_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
 def _tables(
     step: int, width: int, device: torch.device, outside: tuple[int, int] = (0, 0)
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What words add to the columns of a continuation (z, W, z), what an end in each slot adds (z, z), ``outside``."""
+    """Tables of what words add to the columns of a continuation (z, W, z), what an end in each slot adds (z, z),
+    ``outside``."""
     slots, words = torch.arange(step, device=device), torch.arange(width, device=device)
     own = slots.unsqueeze(1) == slots
     ending = own * (width + 1) + (slots > slots.unsqueeze(1)) * width

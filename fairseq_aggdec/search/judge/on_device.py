@@ -19,7 +19,7 @@ from fairseq_aggdec.search.rules import Rules
 
 
 class WindowSlots(NamedTuple):
-    """What the verifier reads in an iteration.
+    """Slots that the verifier reads in an iteration.
 
     Attributes:
         shown: (R, W) int64, the last token of each row, then its draft. Unused slots repeat the last one that is used.
@@ -47,7 +47,7 @@ class Bookkeeping:
     def begin(
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
     ) -> WindowSlots:
-        """What the verifier reads.
+        """Prepares what the verifier reads.
 
         Args:
             board, rows: the sentences, and those that are decoded.

@@ -108,12 +108,12 @@ def _counted(plan: Plan, case: Case) -> Row:
     if plan.rehearse:
         small = {"encoder_layers": 1, "decoder_layers": 1}
         counted = device_counts.count(case, plan.folder, sizes=small).record()
-        return _told(counted)
+        return _counts(counted)
     table = json.loads((ROOT / "docs" / "results" / "device-counts.json").read_text("utf-8"))
-    return _told(table["results"][case.name]) | _profiled(plan, case)
+    return _counts(table["results"][case.name]) | _profiled(plan, case)
 
 
-def _told(counted: Mapping[str, Any]) -> Row:
+def _counts(counted: Mapping[str, Any]) -> Row:
     """What was counted without a GPU, of an iteration."""
     part = ITERATIONS if counted["iterations"] > 1 else START
     means = counted["counts"][part]

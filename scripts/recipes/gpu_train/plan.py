@@ -215,7 +215,11 @@ class Plan:
 
     def trained(self, names: Sequence[str]) -> list[Row]:
         """What the logs of trainings say: updates, seconds, the last loss."""
-        return [{"model": name} | told(self.log(name)) for name in names if self.log(name).exists()]
+        return [
+            {"model": name} | last_logged(self.log(name))
+            for name in names
+            if self.log(name).exists()
+        ]
 
     def drafter_flags(self, kind: str, verifier: Path, layers: int, block: int) -> list[str]:
         """Options of ``aggdec train-drafter`` for a drafter or heads, but those of its schedule."""
@@ -282,7 +286,7 @@ def link(path: Path, place: Path) -> None:
     place.symlink_to(path.resolve())
 
 
-def told(log: Path) -> Row:
+def last_logged(log: Path) -> Row:
     """Updates, seconds and loss of the last line that fairseq-train logged as JSON of training."""
     found: Row = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():

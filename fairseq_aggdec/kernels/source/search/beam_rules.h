@@ -1,4 +1,4 @@
-// Stock fairseq's rules of beam search over small tables; fairseq_aggdec/search/beam/rules.py has them in Python.
+// Stock fairseq's rules of beam search over small tables; tests/plain_beam_search.py has them in Python.
 //
 // All sums are of doubles, in the same order.
 

@@ -11,7 +11,7 @@
 // What is known of drafts; the caller keeps it from batch to batch.
 struct DraftBudget {
     int64_t size;                    // slots that may be filled
-    int64_t adapts, steady, pays;    // whether drafts are weighed; once for a batch, with this outcome
+    int64_t adapts, per_batch, pays;    // whether drafts are weighed; once for a batch, with this outcome
     int64_t nodes, stops, branches;  // tokens of a row's tree; no more than are worth their cost; else it is a path
     double step_cost;                // of an iteration beside its positions, in positions
     double drafter_cost;             // what the call of the drafter adds to it
@@ -38,7 +38,7 @@ class DraftPlan {
     // How many tokens to draft for each of R rows.
     int64_t size(int64_t rows) const {
         if (!budget_.adapts) return budget_.size;
-        const bool pays = budget_.steady ? budget_.pays : drafts_pay(static_cast<double>(rows));
+        const bool pays = budget_.per_batch ? budget_.pays : drafts_pay(static_cast<double>(rows));
         return pays || budget_.tries > 0.0 ? budget_.size : 0;
     }
 
