@@ -73,7 +73,7 @@ class AdaptiveDraftLength(DraftLength):
     Args:
         weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
             wider window costs next to nothing.
-        per_batch: decides once for a batch, else by the number of sentences that are left. For half precision, where what
+        per_batch: decides once for a batch, else by the number of sentences left. For half precision, where what
             is read beside a token decides what its products round to; so is a draft length that does not weigh.
     """
 

@@ -1,4 +1,4 @@
-"""Docstrings and comments name files, options and Python objects that are there; docstrings begin with a verb or a noun."""
+"""Docstrings and comments name files, options and Python objects that are there; no docstring begins vaguely."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def docstrings() -> tuple[Text, ...]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                if text := ast.get_docstring(node):
-                    name = getattr(node, "name", "")
-                    found.append((f"{path.relative_to(PACKAGE)}:{name}", text))
+            documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            if isinstance(node, documented) and (text := ast.get_docstring(node)):
+                name = getattr(node, "name", "")
+                found.append((f"{path.relative_to(PACKAGE)}:{name}", text))
     return tuple(found)
 
 
