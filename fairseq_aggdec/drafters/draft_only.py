@@ -108,7 +108,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
 
 @dataclass
 class Unverified:
-    """What the drafter says, in the place of what a verifier says of windows."""
+    """Output of the drafter, in the place of what a verifier says of windows."""
 
     drafter: NarDrafter
     state: DecodeState

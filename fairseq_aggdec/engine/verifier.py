@@ -141,7 +141,7 @@ class Verifier:
                 raise LeftToStock(reason)
 
     def is_for(self, models: Sequence[nn.Module], precision: Precision) -> bool:
-        """Whether this verifier holds exactly ``models``, in this precision."""
+        """Tells whether this verifier holds exactly ``models``, in this precision."""
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))
         return same and (precision is self.precision or precision == self.precision)
@@ -199,7 +199,7 @@ class Verifier:
 
     @property
     def watches(self) -> list[ModelWatch]:
-        """What :func:`~fairseq_aggdec.windows.transfer.begin` asks the device for the models."""
+        """Watches of which :func:`~fairseq_aggdec.windows.transfer.begin` asks the device, for the models."""
         return [member.watch for member in self.members if member.watch is not None]
 
     def restrict(self, types: Tensor) -> None:
@@ -237,12 +237,12 @@ class Verifier:
 
     @property
     def reads_trees(self) -> bool:
-        """Whether drafts may branch; else they are cut down to one path."""
+        """Tells whether drafts may branch; else they are cut down to one path."""
         return not self.strict and all(member.decoder.reads_trees for member in self.members)
 
     @property
     def captures(self) -> bool:
-        """Whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
+        """Tells whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
         for member in self.members:
             graphs = getattr(member.decoder, "graphs", None)
             if graphs is None or graphs.batch is None:
@@ -251,7 +251,7 @@ class Verifier:
 
     @property
     def launches(self) -> bool:
-        """Whether a device can go on alone without graphs, iterations being launched operator by operator: a GPU where
+        """Tells whether a device can go on alone without graphs, iterations being launched one by one: a GPU where
         they are switched off, or a CPU without the compiled library."""
         alone = kernels() is None
         decoders = [member.decoder for member in self.members]
@@ -263,7 +263,7 @@ class Verifier:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """Type of the weights."""
         return _first_parameter(self.members[0].model).dtype
 
     @property
@@ -274,7 +274,7 @@ class Verifier:
 
     @property
     def compiled(self) -> bool:
-        """Whether a window is one call of the compiled library for each model; not before the first batch."""
+        """Tells whether a window is one call of the compiled library for each model; not before the first batch."""
         decoders = [vars(member).get("decoder") for member in self.members]
         return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
 

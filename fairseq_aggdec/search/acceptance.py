@@ -103,7 +103,7 @@ class AtLeast:
 
 
 def split(accept: Acceptance) -> tuple[int, Acceptance]:
-    """How many tokens an iteration gains at least, and the rule for the others."""
+    """Tells how many tokens an iteration gains at least, and the rule for the others."""
     return (accept.size, accept.accept) if isinstance(accept, AtLeast) else (0, accept)
 
 

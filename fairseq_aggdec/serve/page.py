@@ -34,7 +34,7 @@ def whole(translator: Translator, keys: bool) -> str:
 
 
 def traced(translator: Translator, sentence: str, call: Call) -> dict[str, Any]:
-    """How a sentence is decoded in the languages of a call, for the page.
+    """Shows how a sentence is decoded in the languages of a call, for the page.
 
     Returns:
         ``text`` of the output; ``calls`` of the decoder, None where the method does not say; ``tokens``: the calls that

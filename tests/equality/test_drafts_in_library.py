@@ -110,7 +110,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Python drafts and PyTorch reads the windows."""
     monkeypatch.setattr(generator_module, "read_by_windows", lambda request: "a test")
-    monkeypatch.setattr(library, "_as_it_says", lambda drafter, name: False)
+    monkeypatch.setattr(library, "drafts_as_named", lambda drafter, name: False)
 
 
 def built(method: str, model: Any, **options: Any) -> tuple[Any, Any]:

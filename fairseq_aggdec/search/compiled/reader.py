@@ -95,7 +95,7 @@ class CompiledReaders:
         self.together = 1 << 62
 
     def output(self, view: Any) -> DecoderOutput | None:
-        """What the models said of the last window, which ``view`` shows; None: its logits were decided in parts."""
+        """Output of the models for the last window, which ``view`` shows; None: its logits were decided in parts."""
         if not (view.logits and view.features):
             return None
         features = floats(view.features, view.places * view.channels).view(view.places, -1)

@@ -48,7 +48,7 @@ class WindowReader:
         self.found = DecoderOutput(torch.empty(0), [])
 
     def output(self, view: Any) -> DecoderOutput:
-        """What the model said of the last window."""
+        """Output of the model for the last window."""
         return self.found
 
     @torch.inference_mode()

@@ -103,9 +103,9 @@ def decode(
         whole: the library reads the windows; else PyTorch does.
     """
     verifier, accept = generator.verifier, generator.accept
-    copies = drafter.copies() if _as_it_says(drafter, "copies") else None
+    copies = drafter.copies() if drafts_as_named(drafter, "copies") else None
     drafts = None
-    if copies is None and _as_it_says(drafter, "in_library"):
+    if copies is None and drafts_as_named(drafter, "in_library"):
         drafts = drafter.in_library(state)
     outside = copies is None and drafts is None
     reader: Any
@@ -130,7 +130,7 @@ def decode(
         follower = Follower(search, state, told, generator.watch, reader.output)
     if outside:
         assert follower is not None
-        if whole and follower.told is not None:
+        if whole and follower.observer is not None:
             reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))
     else:
@@ -189,8 +189,8 @@ class DraftClock:
         self.counters.ended("verify", self.started + drafting)
 
 
-def _as_it_says(drafter: Drafter, name: str) -> bool:
-    """Whether a drafter drafts what its method ``name`` says: no heir that inherits this has another way to draft."""
+def drafts_as_named(drafter: Drafter, name: str) -> bool:
+    """Tells whether a drafter drafts what its method ``name`` says: no heir of it drafts otherwise."""
     for kind in type(drafter).__mro__:
         if name in vars(kind):
             break

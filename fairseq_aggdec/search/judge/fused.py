@@ -83,7 +83,7 @@ class FusedBookkeeping(Bookkeeping):
 
 @gpu.tries("begin", "ban", "look", "judge")
 def decides_alike(device: torch.device) -> bool:
-    """Whether some iterations leave the same on two boards, one for PyTorch's operators and one for the kernels."""
+    """Tells whether iterations leave the same on two boards, one for PyTorch's operators and one for the kernels."""
     chance, types = torch.Generator().manual_seed(7), 2500
     drafter = DeviceDrafter()
     drafter.ragged = drafter.reads_features = True
