@@ -100,7 +100,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         size = self.drafter.draft_length.plan(len(state.rows))
         search = library.search_of(state, Rules.of(self.options), alone=size)
         reads = Unverified(self.drafter, state, self.temperature)
-        reader = WindowReader(reads, state.device, exact, self.counters)
+        reader = WindowReader(reads, state.device, exact, self.counters, part="draft")
         follower = Follower(search, state, watch=self.watch, output=reader.output, alone=True)
         reader.run(search, follower.follow)
         library.finish(search, follower, state, self.counters)

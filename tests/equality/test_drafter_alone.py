@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.bench.table import shares
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -97,6 +98,19 @@ def test_stock_never_decodes_in_its_place(gad: Any) -> None:
     )
     generator.beam_size = 4
     assert_same([ranked[0] for ranked in generator.generate([verifier], batch)], expected)
+
+
+def test_all_of_its_time_is_drafting(gad: Any) -> None:
+    """The drafter's encoder is a part of that: a share of the time below 0 would be left else."""
+    verifier, batch = make_model(make_task(), 5), make_batch(random_sources(21, 3))
+    gad(drafter(), [verifier], batch, decoding="nar")  # the drafter is handed over from here on
+    task = make_task("nar", drafter_path="drafter.pt")
+    generator = task.build_generator([verifier], generation_options())
+    generator.drafter.encoder_seconds = 0.0
+    generator.generate([verifier], batch)
+    assert generator.counters.seconds["verify"] == 0
+    found = shares(generator.counters, generator.drafter)
+    assert min(found.values()) >= 0 and found["drafter's encoder"] > 0
 
 
 def test_drafter_alone_shows_its_blocks(gad: Any) -> None:

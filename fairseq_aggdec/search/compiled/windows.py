@@ -31,6 +31,7 @@ class WindowReader:
         accept: which drafted tokens are accepted.
         counters: get the seconds of each part.
         sends_features: the search drafts from the features of the first model.
+        part: what the model's time counts as.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class WindowReader:
         accept: Acceptance,
         counters: Counters,
         sends_features: bool = False,
+        part: str = "verify",
     ):
         self.model, self.device, self.counters = model, device, counters
         self.accept = None if known(accept) is not None else accept
-        self.sends_features = sends_features
+        self.sends_features, self.part = sends_features, part
         self.rows: list[int] = []  # sentences, in the order of the model's cache
         self.found = DecoderOutput(torch.empty(0), [])
 
@@ -71,7 +73,7 @@ class WindowReader:
                 return
             window = self._window(asked)
             self.found = self.model.read(window)
-            now = self.counters.ended("verify", now)
+            now = self.counters.ended(self.part, now)
             self._take(search, asked, window)
             if watch is not None:
                 watch()
