@@ -29,15 +29,16 @@ class CopyLength:
     """Limits copies, so that a heavily edited sentence does not pay for tokens that are rejected.
 
     The model: each token of a draft is accepted with chance p, as long as those before it are; p depends on the
-    sentence. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K. The limit is the K with the
-    most tokens per cost. c is the usual cost, not a measured time.
+    sentence, for which the compiled library learns it (``copying.h``). A draft of K tokens then emits
+    (1 - p^(K+1)) / (1 - p) tokens and costs c + K. The limit is the K with the most tokens per cost. c is the usual
+    cost, not a measured time.
 
     Attributes:
         fixed, most: whether the length is not learned, and tokens of any draft.
-        total: the chance p of all sentences. rows: of each sentence that is left of the batch.
+        total: the chance p of all sentences.
         resting: drafts were hardly ever accepted, so none is worth its cost, not even in a batch of one sentence; the
             current batch is decoded without drafts.
-        idle: with as many rows as are left of the batch no draft is worth its cost.
+        rows: sentences of the batch.
         unknown: nothing was ever drafted.
     """
 
@@ -45,7 +46,7 @@ class CopyLength:
 
     def __init__(self) -> None:
         self.total = DecayingMean(1.0, PRIOR, PRIOR_WEIGHT)
-        self.rows: list[DecayingMean] = []
+        self.rows = 0
         self.unseen = True
         self.resting, self.probing, self.rested = False, False, 0
         self.unknown = False
@@ -54,39 +55,21 @@ class CopyLength:
         """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
         self.step_cost = usual_cost(by)
         self.unknown = self.unseen and rows > 1 and by in ("kernels", "cpu")
-        self.rows = [DecayingMean(1.0) for _ in range(rows)]
+        self.rows = rows
         self.total.limit(MEMORY)
         pointless = worthwhile(self.total.mean, 1.0 + self.step_cost, 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
         self.probing = pointless and not self.resting
         self.rested = self.rested + 1 if self.resting else 0
-        self._weigh()
 
-    def _weigh(self) -> None:
-        """Tells whether to draft for as many rows as there are now, by the chance of all sentences."""
-        several = len(self.rows) > 1 and not self.probing
-        self.idle = several and worthwhile(self.total.mean, self.fixed_cost, LONG) == 0
-
-    @property
-    def fixed_cost(self) -> float:
-        """Cost of an iteration beside its drafts, for each row, in drafted tokens."""
-        return 1.0 + self.step_cost / max(1, len(self.rows))
-
-    def plan(self, row: int, room: int) -> int:
-        """The best length for a row of the batch, at most ``room``."""
-        if self.idle:
+    def limit(self, room: int) -> int:
+        """The length, at most ``room``, of all drafts of a batch that a device decodes alone."""
+        fixed_cost, chance = 1.0 + self.step_cost / max(1, self.rows), self.total.mean
+        if self.rows > 1 and not self.probing and not worthwhile(chance, fixed_cost, LONG):
             return 0
-        if (self.probing or self.unknown) and not self.rows[row].weight:
+        if self.probing or self.unknown:
             return min(PROBE_LENGTH, room)
-        chance = self.rows[row].mean_with(self.total.mean, WEIGHT_OF_ALL)
-        return worthwhile(chance, self.fixed_cost, room)
-
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Learns from an iteration: of every row what was drafted and accepted."""
-        for row, proposed, count in zip(self.rows, drafted, accepted, strict=True):
-            if proposed:
-                row.add(count, count + (count < proposed))
-        self.learn(drafted, accepted)
+        return worthwhile(chance, fixed_cost, room)
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Learns from drafts of any rows."""
@@ -94,10 +77,6 @@ class CopyLength:
             if proposed:  # nothing was checked behind the first rejected token
                 self.total.add(count, count + (count < proposed))
                 self.unseen = False
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in rows]
-        self._weigh()
 
 
 class FixedCopyLength(CopyLength):
@@ -118,10 +97,7 @@ class FixedCopyLength(CopyLength):
         super().start(rows, by)
         self.resting = self.probing = False
 
-    def _weigh(self) -> None:
-        self.idle = False
-
-    def plan(self, row: int, room: int) -> int:
+    def limit(self, room: int) -> int:
         return min(self.most, room)
 
 

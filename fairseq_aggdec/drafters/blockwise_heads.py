@@ -6,7 +6,6 @@ call. With layers of their own (``--head-layers``) they read that correction tok
 chain (``--slot-chain``) those of their likely tokens are drafted that go together behind it.
 """
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +15,6 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.in_library import CompiledHeadDrafts, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
-from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -80,23 +77,15 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             self._stop(f"NaN or infinity in their weight {weight}")
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.draft_length.plan(len(state.rows))
+        size = self.planned(len(state.rows))
         room = [min(size, row.end - row.position) for row in state.rows]
         if self.features is None or self.broken or not any(room):
             return Draft([()] * len(state.rows))
         self._place()
         read = rows_at(self.features, self.places)  # (B, C)
         last = to_device(last_tokens(state), state.device)
-        heads, how = self.verifier.heads, self.proposing
-
-        def grow(proposer: Proposer, slots: int) -> Grow:
-            features = heads.proposed_features(read, slots + 1, how, last)
-            return functools.partial(proposer.grow, features)
-
-        def slots(count: int) -> tuple[Tensor, Tensor, Tensor]:
-            return *heads.propose(read, count + 1, how, last), last
-
-        return self.drafted(state, size, room, grow, slots)
+        logits = self.verifier.heads.propose(read, size + 1, self.proposing, last)
+        return self.path(self.chosen(*logits, last), room, state.eos)
 
     def copies(self) -> Copies | None:
         return NO_COPIES if self.rests else None
@@ -132,9 +121,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
-        if self.trees:
-            return None
-        size = self.draft_length.plan(len(state.rows))
+        size = self.planned(len(state.rows))
         return None if size and self.layered else size
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:

@@ -1,7 +1,6 @@
 """Base of drafters that are models: how much they draft, from slots to blocks and trees, what they learn."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.in_library import DraftMemory
 from fairseq_aggdec.drafters.proposer import Proposer, proposer
-from fairseq_aggdec.drafters.trees import Grow, TreeGrower
+from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
@@ -38,7 +37,8 @@ class ModelDrafter(DeviceDrafter):
 
     Attributes:
         chain: of the slots or heads; None where there is none.
-        proposer: drafts in the compiled library; None where that does not represent the model.
+        proposer: drafts trees and paths in the compiled library; None where that does not represent the model, which
+            then drafts one path.
         rests: nothing is drafted in the current batch, however many of its rows are left.
     """
 
@@ -91,36 +91,12 @@ class ModelDrafter(DeviceDrafter):
             vocabulary = packed.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)
 
-    def drafted(
-        self,
-        state: DecodeState,
-        size: int,
-        room: Sequence[int],
-        grow: Callable[[Proposer, int], Grow],
-        slots: Callable[[int], tuple[Tensor, Tensor, Tensor | None]],
-    ) -> Draft:
-        """The draft of one call of the model: a tree or a path per row.
+    def planned(self, rows: int) -> int:
+        """Tokens of a path that is drafted for each of so many rows, where no tree is."""
+        size = self.draft_length.plan(rows)
+        return size if self.trees is None else min(size, self.trees.budget.most)
 
-        Args:
-            size: slots that may be filled.
-            room: of each row's slots those that there is room for.
-            grow: a number of slots -> what grows trees of them in the compiled library.
-            slots: the same where there is no :class:`Proposer`: their features (B, k, C) and logits (B, k, M), and the
-                last tokens (B,), which only a chain hears.
-        """
-        eos = state.eos
-        if self.proposer is not None:
-            trees = self.trees or _paths(size)
-            growing = grow(self.proposer, trees.slots(size))
-            return trees.compiled(growing, last_tokens(state), room, eos)
-        if self.trees is None:
-            return self._path(self.chosen(*slots(size)), room, eos)
-        features, logits, last = slots(self.trees.slots(size))
-        if self.chain is None or last is None:
-            return self.trees.alone(logits, room, eos)
-        return self.trees.draft(*self.chain.pairs(features, logits, last), room, eos)
-
-    def _path(self, block: Tensor, room: Sequence[int], eos: int) -> Draft:
+    def path(self, block: Tensor, room: Sequence[int], eos: int) -> Draft:
         """A block (B, k) as a draft, up to ``</s>`` and no more than there is room for."""
         rows = [tokens[:most] for tokens, most in zip(block.tolist(), room, strict=True)]
         return Draft([row[: row.index(eos) + 1] if eos in row else row for row in rows])
@@ -145,12 +121,6 @@ class ModelDrafter(DeviceDrafter):
             self.trees = TreeGrower(self.trees.budget)
         if self.proposer is not None:
             self.proposer.forget()
-
-
-@functools.cache
-def _paths(size: int) -> TreeGrower:
-    """Drafts one path of that many tokens: it learns nothing, so all drafters share it."""
-    return TreeGrower(NodeBudget(size, branches=False))
 
 
 def last_tokens(state: DecodeState) -> list[int]:

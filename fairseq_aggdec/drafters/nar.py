@@ -5,7 +5,6 @@ of that, anew in every iteration; with causal prefix attention it is what was co
 slots (slots that predict the token after them begin with the last committed token, which is then read again).
 """
 
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.in_library import CompiledSlots, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
-from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside, slots_gap
-from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, packed_encoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.plain.support import can_read
@@ -110,32 +107,17 @@ class NarDrafter(ModelDrafter):
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
-        block_size = self.draft_length.plan(len(state.rows))
+        size = self.planned(len(state.rows))
         most = self.longest if self.readable else -1
-        at = [len(row.tokens) - 1 for row in state.rows]
         room = [
-            min(block_size, row.end - here) if here <= most else 0
-            for row, here in zip(state.rows, at, strict=True)
+            min(size, row.end - row.position) if row.position <= most else 0 for row in state.rows
         ]
         if any(room):
             self._begin()
             if self._is_well():
-                grow = functools.partial(self._grow, state)
-                slots = functools.partial(self._slots, state)
-                return self.drafted(state, block_size, room, grow, slots)
+                block = self._chosen(self._features(state, size), self._last(state))
+                return self.path(block, room, state.eos)
         return Draft([()] * len(room))
-
-    def _grow(self, state: DecodeState, proposer: Proposer, size: int) -> Grow:
-        """Grows trees of ``size`` slots, in one call with the decoder unless the features are looked at."""
-        slots = self.slots
-        if isinstance(slots, CachedSlots) and slots.grows and not self.finite_check.due:
-            return functools.partial(slots.grow, proposer, self._prefixes(state), size)
-        return functools.partial(proposer.grow, self._features(state, size))
-
-    def _slots(self, state: DecodeState, size: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Features (B, k, C) and logits (B, k, M) of ``size`` slots, and the last tokens (B,) for a chain."""
-        features = self._features(state, size)
-        return features, self.slots.slot_logits(features, self.proposing), self._last(state)
 
     def copies(self) -> Copies | None:
         return NO_COPIES if self.rests else None
@@ -164,9 +146,9 @@ class NarDrafter(ModelDrafter):
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
-        if self.trees is not None or self.finite_check.due:
+        if self.finite_check.due:
             return None
-        size = self.draft_length.plan(len(state.rows))
+        size = self.planned(len(state.rows))
         if size == 0:
             return size
         if not self.readable or longest > self.longest or starts != {state.eos}:

@@ -6,19 +6,16 @@ best are scored as they are.
 """
 
 import ctypes
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.drafters.trees import CANDIDATES, GrownTree, TreeRequest
+from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.kernels.library import (
-    WORD,
     Product,
     ProductStruct,
     ProposerStruct,
-    SlotsStruct,
     reads,
 )
 
@@ -81,8 +78,7 @@ class NarrowVocabulary:
 
 
 class Proposer:
-    """Does what :func:`~fairseq_aggdec.drafters.trees.candidates` and :func:`~fairseq_aggdec.drafters.trees.grow` do,
-    in the compiled library and only as far as trees reach.
+    """What the compiled library grows trees and paths with.
 
     Args:
         vocabulary: the projection by which candidates are found, in the library.
@@ -100,8 +96,6 @@ class Proposer:
         self.narrowing = NarrowVocabulary(vocabulary, weight, bias)
         self.narrow: tuple[Product, Product] | None = None
         self.library = vocabulary.library
-        self.call, self.size = SlotsStruct(), (0, 0)  # rows and nodes that there is room for
-        self.asked = ctypes.addressof(self.call)
         struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
         struct.candidates = min(CANDIDATES, vocabulary.outputs)
         struct.weight = weight.data_ptr()
@@ -112,57 +106,6 @@ class Proposer:
             )
             struct.heard = chain.heard.data_ptr()
         self.address = ctypes.addressof(struct)
-
-    def grow(self, features: Tensor, asked: TreeRequest) -> list[GrownTree]:
-        """A tree for every row from features (B, k, C) fp32 of its slots; see
-        :func:`~fairseq_aggdec.drafters.trees.grow`."""
-        features = features.float().contiguous()
-        self.learn(features)
-        call = self.ask(features.data_ptr(), features.size(1), asked)
-        self.library.aggdec_grow(self.address, call)
-        return self.read_answers()
-
-    def ask(self, features: int, slots: int, asked: TreeRequest) -> int:
-        """The address of what the library is asked: trees of ``slots`` slots, whose features are at ``features``."""
-        last, room, nodes, eos, fixed_cost, branches = asked
-        rows = len(last)
-        call = self.call
-        if self.size != (rows, nodes):
-            self._make_room(rows, nodes)
-        self.words[: 2 * rows] = [*last, *room]
-        call.slots, call.threads, call.features = slots, torch.get_num_threads(), features
-        call.slopes = slopes = _as_given(slots).data_ptr()
-        call.shifts = slopes + 4 * slots
-        call.eos, call.branches, call.fixed_cost = eos, branches, fixed_cost
-        return self.asked
-
-    def _make_room(self, rows: int, nodes: int) -> None:
-        """Makes room for numbers that go to the library and back: last, room, counts (R each), tokens and parents (R,
-        nodes)."""
-        self.size, call = (rows, nodes), self.call
-        self.words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))()
-        self.chances = (ctypes.c_double * (rows * nodes))()
-        at = ctypes.addressof(self.words)
-        call.rows, call.nodes, call.chances = rows, nodes, ctypes.addressof(self.chances)
-        call.last, call.room, call.counts = (at + place * WORD * rows for place in range(3))
-        call.tokens = at + 3 * WORD * rows
-        call.parents = call.tokens + WORD * rows * nodes
-
-    def read_answers(self) -> list[GrownTree]:
-        """Reads what the library answered."""
-        (rows, nodes), words, chances = self.size, self.words, self.chances
-        trees, first = [], 3 * rows
-        for row, count in enumerate(words[2 * rows : first]):
-            own = row * nodes
-            tokens, parents = first + own, first + (rows + row) * nodes
-            found = words[tokens : tokens + count], words[parents : parents + count]
-            trees.append(GrownTree(*found, chances[own : own + count]))
-        return trees
-
-    def learn(self, features: Tensor) -> None:
-        """Learns directions from the features (B, k, C) of a draft, as long as there is something to learn."""
-        if self.narrowing.due:
-            self.learn_rows(features[:, :FIRST_SLOTS].flatten(0, 1))
 
     def learn_rows(self, rows: Tensor) -> None:
         """Learns directions from features (N, C) of slots."""
@@ -181,12 +124,6 @@ class Proposer:
         vocabulary, weight, bias, _ = self.kept
         self.narrowing, self.narrow = NarrowVocabulary(vocabulary, weight, bias), None
         self.struct.directions = self.struct.narrow = ProductStruct()
-
-
-@functools.cache
-def _as_given(slots: int) -> Tensor:
-    """Slopes and shifts (2, k) of the chances of slots, which the library reads: those that change nothing."""
-    return torch.tensor([[1.0] * slots, [0.0] * slots], dtype=torch.float32)
 
 
 def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:

@@ -1,7 +1,5 @@
 """A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
 
-import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,14 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slot_window import (
     SlotForm,
     fused_slot_window,
     read_alike,
     slot_window,
 )
-from fairseq_aggdec.drafters.trees import GrownTree, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
@@ -170,7 +166,6 @@ class CachedSlots:
         # The token of a mask slot.
         compiled = self.reader.compiled is not None and self.reader.compiled.embeds
         self.hole = -1 if compiled else model.decoder.padding_idx
-        self.grown_from = torch.empty(0)  # flat: features of the last draft of :meth:`grow`
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         self.reader.start(
@@ -217,35 +212,10 @@ class CachedSlots:
 
     @property
     def grows(self) -> bool:
-        """Tells whether :meth:`grow` can."""
+        """Tells whether the compiled library can read the slots and grow trees of them."""
         reader = self.reader
         embeds = reader.compiled is not None and reader.compiled.embeds
         return embeds and reader.packed.project_out is None
-
-    def grow(
-        self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: TreeRequest
-    ) -> list[GrownTree]:
-        """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
-        compiled, cache = self.reader.compiled, self.reader.cache
-        assert compiled is not None
-        flat, starts, widths, blocks = self._where(prefixes, size)
-        end = max(map(operator.add, starts, widths))
-        self.reader.reserve(end, end)
-        said = compiled.set_tokens(starts, widths, blocks, flat, (), end, self.embedding.table)
-        compiled.set_memory(cache.entries, cache.memory, cache.memory_mask)
-        step, rows = compiled.step, len(starts)
-        step.mask = step.seen = None
-        step.causal, step.wanted = True, size
-        shape = rows, size, compiled.channels
-        if self.grown_from.numel() < math.prod(shape):
-            self.grown_from = torch.empty(math.prod(shape), dtype=torch.float32)
-        features = self.grown_from.data_ptr()
-        call = proposer.ask(features, size, asked)
-        compiled.library.aggdec_draft(*compiled.addresses, features, proposer.address, call)
-        del said  # until here: the step points to it
-        if proposer.narrowing.due:
-            proposer.learn(self.grown_from[: math.prod(shape)].view(shape))
-        return proposer.read_answers()
 
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int

@@ -190,7 +190,6 @@ def _declare(library: Any) -> None:
             *(_pointer, _int, _pointer, _int),
         ),
         "aggdec_grow": (_pointer, _pointer),
-        "aggdec_draft": (_pointer,) * 6,
         "aggdec_heads": (*[_pointer] * 3, _int, _int, _pointer, _int),
         "aggdec_judge": (_pointer,),
         "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),

@@ -64,7 +64,7 @@ class Copies:
 
     Attributes:
         texts: tokens, start symbol first, below 0 where one must not be drafted; none: nothing is drafted.
-        match: which occurrence counts, see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+        match: which occurrence counts, see :mod:`~fairseq_aggdec.drafters.copy.copy_text`.
         fixed, most, probing, unknown, step_cost: as :class:`~fairseq_aggdec.budget.copy_length.CopyLength` has them.
         accepted, checked: tokens of all texts so far.
     """

@@ -1,4 +1,4 @@
-"""Drafters beside the greedy search of the compiled library: as in the Python search, without Python in between."""
+"""Drafters beside the greedy search of the compiled library, in one call and by windows; no Python in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import DRAFT, NO_ROOM, WholeSearch
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.greedy import generator as generator_module
-from fairseq_aggdec.search.greedy import library
 from fairseq_aggdec.windows.draft import Draft
 from tests.equality.test_blockwise import chained, headed
 from tests.equality.test_gad import drafter
@@ -108,9 +107,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Python drafts and PyTorch reads the windows."""
+    """PyTorch reads the windows."""
     monkeypatch.setattr(generator_module, "read_by_windows", lambda request: "a test")
-    monkeypatch.setattr(library, "drafts_as_named", lambda drafter, name: False)
 
 
 def built(method: str, model: Any, **options: Any) -> tuple[Any, Any]:
@@ -147,7 +145,7 @@ def decoded(task: Any, generator: Any, model: Any) -> list[Any]:
 
 
 def compare(make: Callable[[], tuple[Any, Any]], model: Any, runs: list[int]) -> None:
-    """Both searches find the same with the same bits, drafts and learns the same, by the same calls."""
+    """In one call and by windows the same is found with the same bits, drafted and learned, by the same calls."""
     task, generator = make()
     found = decoded(task, generator, model)
     assert runs

@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
-from fairseq_aggdec.drafters.trees import TreeRequest
 from fairseq_aggdec.engine import int8
-from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.draft import Proposing
 from tests.equality.test_gad import VARIANTS, drafter
@@ -72,40 +68,3 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         found, expected = (block_logits(slots, prefixes, 4, types=7) for slots in (fast, plain))
         assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
-@ALL
-def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> None:
-    model = drafter(**variant)
-    net_input = make_batch(random_sources(5, 3))["net_input"]
-    with torch.inference_mode():
-        encoder_out = model.encoder(**net_input)
-        both = [CachedSlots(model) for _ in range(2)]
-        for slots in both:
-            slots.begin(net_input["src_tokens"], encoder_out)
-        one, two = both
-        chain = None if model.decoder.chain is None else FastChain(model.decoder)
-        made = proposer(model.decoder, one.reader.packed.project_vocabulary, chain)
-        assert made is not None
-        if model.decoder.copy_query is not None:
-            assert not one.grows  # its slots are embedded in its own way
-            return
-
-        def both_grow(
-            prefixes: list[list[int]], size: int, last: list[int], room: list[int]
-        ) -> None:
-            asked = TreeRequest(last, room, 6, 2, 4.0)
-            trees = one.grow(made, prefixes, size, asked)
-            fresh = proposer(model.decoder, two.reader.packed.project_vocabulary, chain)
-            assert trees == fresh.grow(two.block_features(prefixes, size), asked)
-            assert [bool(tree.tokens) for tree in trees] == [most > 0 for most in room]
-            assert one.cached == two.cached
-
-        prefixes: list[list[int]] = [[], [], []]
-        for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3]], 2)):
-            prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
-            both_grow(prefixes, size, [3, 4, 5], [size, 1, 0])
-        for slots in both:
-            slots.keep_rows([2, 1])
-        both_grow([prefixes[2] + [8], prefixes[1]], 3, [8, 4], [0, 3])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.cli.refusals import refusal
 from fairseq_aggdec.kernels.library import (
     HeadsStruct,
@@ -24,7 +23,6 @@ from fairseq_aggdec.options import options as limits
 from fairseq_aggdec.search.acceptance import TopBeta
 from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import (
-    DRAFT,
     BeamOptionsStruct,
     GreedyOptionsStruct,
     WholeSearch,
@@ -287,18 +285,6 @@ def test_acceptance_of_an_heir(copier: Any, runs: list[int]) -> None:
     generator.accept = Nothing(3)
     found_by(task, generator, copier)
     assert task.counters.drafted > task.counters.accepted == len(runs) == 0
-
-
-def test_account_of_an_heir(copier: Any, runs: list[int]) -> None:
-    class Silent(CopyLength):
-        def plan(self, row: int, room: int) -> int:
-            return 0
-
-    task, generator = built("iad", copier)
-    generator.drafter.limit_drafts(Silent)
-    found_by(task, generator, copier)
-    assert task.counters.drafted == 0
-    assert runs.count(DRAFT) == task.counters.calls  # Python is asked how much to draft
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.options.options import Limits
@@ -28,6 +28,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from tests.plain_beam_search import SentenceSearch
+from tests.reference.copying import CopyText
 from tests.unit.test_beam_rules import EOS as END
 from tests.unit.test_beam_rules import Row, plain_step, random_row, random_rules, small
 from tests.unit.test_whole_searches import CPU, EOS, PAD, START, UNK, Cache, SomeOptions, run

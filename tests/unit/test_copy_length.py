@@ -47,16 +47,8 @@ def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> Copy
     known = CopyLength()
     known.start(len(drafted), "cpu")
     for _ in range(rounds):
-        known.observe(drafted, accepted)
+        known.learn(drafted, accepted)
     return known
-
-
-def test_rejections_shorten_and_acceptance_lengthens_the_drafts_of_that_row() -> None:
-    before = capped([10, 10], [10, 0], 0)
-    after = capped([10, 10], [10, 0], 6)
-    assert before.plan(0, 60) == before.plan(1, 60)
-    assert after.plan(1, 60) < after.plan(0, 60)
-    assert after.plan(1, 60) < before.plan(1, 60)
 
 
 def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
@@ -64,30 +56,22 @@ def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
     seen.start(1, "cpu")
     fresh = CopyLength()
     fresh.start(1, "cpu")
-    assert seen.plan(0, 60) < fresh.plan(0, 60)
+    assert seen.limit(60) < fresh.limit(60)
 
 
 def test_rounds_without_a_draft_teach_nothing() -> None:
-    assert capped([0], [0], 20).plan(0, 60) == capped([0], [0], 0).plan(0, 60)
-
-
-def test_keep_rows_moves_what_is_known() -> None:
-    known = capped([10, 10, 10], [10, 10, 0], 6)
-    shy, bold = known.plan(2, 60), known.plan(0, 60)
-    assert shy != bold
-    known.keep_rows([2, 0, 1])
-    assert (known.plan(0, 60), known.plan(1, 60)) == (shy, bold)
+    assert capped([0], [0], 20).limit(60) == capped([0], [0], 0).limit(60)
 
 
 def test_room_is_never_exceeded() -> None:
     known = capped([10], [10], 30)
-    assert [known.plan(0, room) for room in range(5)] == [0, 1, 2, 3, 4]
+    assert [known.limit(room) for room in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
     cpu, other = CopyLength(), CopyLength()
     cpu.start(1, "cpu"), other.start(1, "mps")
-    assert other.plan(0, 200) > cpu.plan(0, 200)
+    assert other.limit(200) > cpu.limit(200)
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
@@ -95,10 +79,9 @@ def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
     fixed = FixedCopyLength(limit)
     for _ in range(200):
         fixed.start(2, "cpu")
-        fixed.observe([60, 60], [0, 0])
-    fixed.keep_rows([1])
+        fixed.learn([60, 60], [0, 0])
     assert not fixed.resting
-    assert [fixed.plan(0, room) for room in (0, 2, 60)] == [0, 2, longest]
+    assert [fixed.limit(room) for room in (0, 2, 60)] == [0, 2, longest]
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -112,7 +95,7 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     assert generator.drafter.draft_length.step_cost == USUAL[by]
     compiled, other = CopyLength(), CopyLength()
     compiled.start(1, "kernels"), other.start(1, "cpu")
-    assert compiled.plan(0, 200) < other.plan(0, 200)
+    assert compiled.limit(200) < other.limit(200)
 
 
 def hopeless(batches: int = 0) -> CopyLength:
@@ -129,15 +112,8 @@ def test_rests_where_no_draft_stands_and_tries_again_now_and_then() -> None:
     for _ in range(2 * (RESTING_BATCHES + 1)):
         known.start(2, "cpu")
         resting.append(known.resting)
-        assert known.plan(0, 60) == (0 if known.resting else PROBE_LENGTH)
+        assert known.limit(60) == (0 if known.resting else PROBE_LENGTH)
     assert resting == 2 * [*[True] * RESTING_BATCHES, False]
-
-
-def test_a_probe_that_fails_is_not_repeated_in_its_sentence() -> None:
-    known = hopeless(RESTING_BATCHES + 1)
-    assert known.plan(0, 3) == 3  # never more than there is room for
-    known.observe([PROBE_LENGTH], [0])
-    assert known.plan(0, 60) == 0
 
 
 def test_drafts_come_back_when_they_stand_again() -> None:
@@ -146,18 +122,18 @@ def test_drafts_come_back_when_they_stand_again() -> None:
         known.start(1, "cpu")
         if not known.resting:
             for _ in range(5):
-                length = known.plan(0, 20)
-                known.observe([length], [length])
+                length = known.limit(20)
+                known.learn([length], [length])
     known.start(1, "cpu")
     assert not known.resting
-    assert known.plan(0, 60) > PROBE_LENGTH
+    assert known.limit(60) > PROBE_LENGTH
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
     long, short = capped([50], [50], 3000), capped([50], [50], 100)
     for known in (long, short):
         known.start(1, "cpu")
-        known.observe([1], [0])
+        known.learn([1], [0])
         assert known.total.weight == pytest.approx(MEMORY + 1)
 
 
@@ -166,7 +142,7 @@ def test_what_pays_does_not_rest() -> None:
     for _ in range(5):
         known.start(1, "cpu")
         assert not known.resting
-        assert known.plan(0, 60) > 0
+        assert known.limit(60) > 0
 
 
 def test_a_call_costs_what_is_usual() -> None:
@@ -174,36 +150,19 @@ def test_a_call_costs_what_is_usual() -> None:
     known = CopyLength()
     for by in ("cuda", "cuda half", "cpu"):
         known.start(1, by)
-        known.observe([5], [5])
+        known.learn([5], [5])
         assert known.step_cost == USUAL[by]
 
 
-def test_the_first_drafts_of_a_batch_are_short() -> None:
-    """A text that is not copied costs little then; one that is drafts in full from the next iteration on."""
-    lengths = CopyLength()
-    lengths.start(8, "kernels")
-    assert {lengths.plan(row, 30) for row in range(8)} == {PROBE_LENGTH}
-    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8)
-    assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
-    lengths.start(8, "kernels")
-    assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
-    lengths = CopyLength()
-    lengths.start(8, "kernels")
-    lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
-    assert lengths.plan(0, 30) == 0
-
-
 def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:
-    """Until few enough of its sentences are left; a length that was asked for is drafted in any case."""
+    """Few sentences are; a length that was asked for is drafted in any case."""
     lengths, asked = CopyLength(), FixedCopyLength(3)
     for known in (lengths, asked):
         known.start(64, "kernels")
-        known.observe([10] * 64, [9] * 64)
-        known.keep_rows(range(60))
-    assert lengths.idle and not asked.idle
-    assert (lengths.plan(0, 30), asked.plan(0, 30)) == (0, 3)
-    lengths.keep_rows(range(3))
-    assert not lengths.idle and lengths.plan(0, 30) > 2
+        known.learn([10] * 64, [9] * 64)
+    assert (lengths.limit(30), asked.limit(30)) == (0, 3)
+    lengths.start(3, "kernels")
+    assert lengths.limit(30) > 2
 
 
 @given(st.floats(0, 1), st.floats(1, 300), st.integers(0, 80))

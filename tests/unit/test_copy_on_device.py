@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
-from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.search.acceptance import NO_DRAFT
 from fairseq_aggdec.search.board import BEFORE, POSITION, Board
 from fairseq_aggdec.search.state import Row
+from tests.reference.copying import CopyText
 
 CPU = torch.device("cpu")
 START, SIZE = 2, 3

@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.budget.copy_length import RESTING_BATCHES
-from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
     symbol_map,
 )
 from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import NO_COPIES
+from tests.reference.copying import CopyText, PlainCopies
 from tests.support import lines_run
 
 PAD, EOS, UNK = 1, 2, 3
@@ -191,7 +193,7 @@ def started(
     left_pad: bool = True,
     end: int = 50,
     target: Dictionary = LETTERS,
-) -> tuple[InputCopyDrafter, DecodeState]:
+) -> tuple[PlainCopies, DecodeState]:
     """A drafter that has taken up a batch of sources (without their ``</s>``)."""
     drafter = InputCopyDrafter(LETTERS, target, "unique")
     tokens = [torch.tensor([*source, EOS]) for source in sources]
@@ -201,10 +203,10 @@ def started(
     )
     unused: Any = SimpleNamespace(compiled=False)
     drafter.start({"net_input": {"src_tokens": source}}, unused, state)
-    return drafter, state
+    return PlainCopies(drafter), state
 
 
-def emit(drafter: InputCopyDrafter, state: DecodeState, emitted: list[list[int]]) -> None:
+def emit(drafter: PlainCopies, state: DecodeState, emitted: list[list[int]]) -> None:
     """What the loop does after a round in which nothing else than ``emitted`` was found out."""
     for row, tokens in zip(state.rows, emitted, strict=True):
         row.tokens.extend(tokens)
@@ -279,27 +281,24 @@ def test_dictionaries_may_number_their_special_symbols_differently() -> None:
     unused: Any = SimpleNamespace(compiled=False)
     row = [[PAD, source.index("a"), source.index("b"), EOS]]
     drafter.start({"net_input": {"src_tokens": torch.tensor(row)}}, unused, state)
-    assert list(drafter.draft(state).tokens[0]) == [target.index("a"), target.index("b")]
+    assert drafter.copies().texts == [[target.eos(), target.index("a"), target.index("b")]]
 
 
 def test_where_nothing_is_copied_the_text_is_not_even_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drafter, state = started([[A, B, C]])
+    drafter = InputCopyDrafter(LETTERS, LETTERS, "unique")
     drafter.draft_length.total.add(0.0, 1e6)
     sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
     unused: Any = SimpleNamespace(compiled=False)
+    state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
     with monkeypatch.context() as patched:
         patched.setattr(drafter, "copied", None)
         drafter.start(sample, unused, state)
-        assert drafter.resting
-        assert [list(row) for row in drafter.draft(state).tokens] == [[]]
-        emit(drafter, state, [[B]])
-        drafter.keep_rows([0])
+        assert drafter.resting and drafter.copies() is NO_COPIES
     for _ in range(RESTING_BATCHES):
         drafter.start(sample, unused, state)
-    assert not drafter.resting
-    assert [list(row) for row in drafter.draft(state).tokens] == [[C]]  # behind the B
+    assert drafter.copies().texts == [[EOS, A, B, C]]
 
 
 def test_a_row_that_drafted_nothing_for_a_while_knows_where_it_stands() -> None:

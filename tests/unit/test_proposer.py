@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -10,22 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.draft_length import NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
-from fairseq_aggdec.drafters.trees import (
-    CANDIDATES,
-    GrownTree,
-    TreeGrower,
-    TreeRequest,
-    candidates,
-    grow,
-)
+from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import fast_kernels, some_outputs
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.models.slot_chain import SlotChain
+from tests.reference.growing import GrownTree, TreeRequest, candidates, compiled_trees, grow
 from tests.support import make_model, make_task
 
 pytestmark = pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
@@ -58,7 +50,7 @@ def test_compiled_trees_are_the_same(
             tokens = best.indices
             scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
         found = candidates(tokens, scores)
-        trees = compiled.grow(features, TreeRequest(last, room, nodes, EOS, fixed_cost))
+        trees = compiled_trees(compiled, features, TreeRequest(last, room, nodes, EOS, fixed_cost))
         for row, tree in enumerate(trees):
             expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
             assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
@@ -79,9 +71,8 @@ def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> No
         block = logits.argmax(-1)
         if chain is not None:
             block = chain.choose(features, logits, torch.tensor(last))
-        grow_from = functools.partial(compiled.grow, features)
-        trees = TreeGrower(NodeBudget(features.size(1), branches=False))
-        found = trees.compiled(grow_from, last, room, EOS).tokens
+        asked = TreeRequest(last, room, features.size(1), EOS, math.inf, branches=False)
+        found = [tree.tokens for tree in compiled_trees(compiled, features, asked)]
         for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
             until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
             assert list(drafted) == tokens[: min(until, most)]
@@ -102,7 +93,7 @@ def made(types: int, int8: bool = False) -> Proposer:
 def trees_of(proposer: Proposer, features: torch.Tensor) -> list[GrownTree]:
     rows, slots, _ = features.shape
     asked = TreeRequest([5] * rows, [slots] * rows, 12, EOS, math.inf)
-    return proposer.grow(features, asked)
+    return compiled_trees(proposer, features, asked)
 
 
 @pytest.mark.parametrize("int8", [False, True])

@@ -10,14 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.draft_length import NodeBudget
-from fairseq_aggdec.drafters.trees import (
-    GrownTree,
-    TreeGrower,
-    candidates,
-    grow,
-)
 from tests.reference.greedy import best_path
+from tests.reference.growing import candidates, grow
 
 EOS = 2
 
@@ -117,27 +111,3 @@ def test_nodes_are_taken_while_they_bring_more_than_they_cost(fixed_cost: float)
     rates = [(1 + sum(chances[:nodes])) / (fixed_cost + nodes) for nodes in range(len(chances) + 1)]
     taken = len(grow(found, 0, 5, 999, EOS, fixed_cost).tokens)
     assert rates[taken] == pytest.approx(max(rates[1:])) and taken < len(chances)
-
-
-def test_what_a_tree_costs_counts_where_it_stops() -> None:
-    for stops, expected in ((True, 4.5), (False, math.inf)):
-        grower = TreeGrower(NodeBudget(9, stops=stops))
-        grower.step_cost = 5.0
-        assert grower._fixed_cost(2) == expected
-
-
-def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
-    learned, fixed = (
-        TreeGrower(NodeBudget(9, stops=True)),
-        TreeGrower(NodeBudget(9)),
-    )
-    assert learned.slots(10) == fixed.slots(10) == 9  # a tree of nine; more is not known yet
-    for grower in (learned, fixed):
-        grower._drafted(
-            [GrownTree([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0]), GrownTree([5], [0], [0.0])]
-        )
-        for _ in range(600):
-            grower._drafted([GrownTree([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0])])
-    assert (learned.slots(10), learned.slots(2), fixed.slots(10)) == (3, 2, 9)
-    learned._drafted([GrownTree([5] * 5, [0, 1, 2, 3, 4], [0.0] * 5)])
-    assert learned.slots(10) == 6

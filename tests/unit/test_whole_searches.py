@@ -48,6 +48,7 @@ from tests.reference.batches import (
     random_prefixes,
     run,
 )
+from tests.reference.copying import PlainCopies
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
 
@@ -306,7 +307,8 @@ def greedy_case(seed: int) -> None:
 
     told = drafter()
     copies = told.copies()
-    expected, calls = greedy.decode(state(), model.of, rules, accept, told)
+    plain = PlainCopies(told) if isinstance(told, CopyDrafter) else told
+    expected, calls = greedy.decode(state(), model.of, rules, accept, plain)
     found, counted = state(), Counters()
     outside = copies is None
     whole = search_of(found, rules, copies or NO_COPIES, accept, outside=outside, types=types)

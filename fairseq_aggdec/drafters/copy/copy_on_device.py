@@ -1,4 +1,4 @@
-"""Copying texts on the device: :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText` for all rows at once.
+"""Copying texts on the device: :mod:`~fairseq_aggdec.drafters.copy.copy_text` for all rows at once.
 
 Instead of walking an automaton it keeps for every place of a text how many tokens up to there are those that the output
 ends with (``runs``). The longest run is the longest suffix of the output that occurs in the text, and where it is
@@ -32,7 +32,7 @@ class CopyBoard:
     """Texts (up to L tokens) of S sentences, and of one more that stands for none; where the outputs stand in them.
 
     Args:
-        match: see :class:`~fairseq_aggdec.drafters.copy.input_copy.CopyText`.
+        match: see :mod:`~fairseq_aggdec.drafters.copy.copy_text`.
         device: everything is there.
 
     Attributes:

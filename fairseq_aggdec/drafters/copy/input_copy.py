@@ -11,15 +11,15 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
+from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
-from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
 from fairseq_aggdec.windows.transfer import HOST, on_host
 
 
@@ -28,7 +28,7 @@ class CopyDrafter(DeviceDrafter):
 
     Args:
         eos: end symbol of the target dictionary, with which outputs start too.
-        match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+        match: see :mod:`~fairseq_aggdec.drafters.copy.copy_text`.
 
     Attributes:
         new_length: makes a draft length that has learned nothing.
@@ -60,7 +60,7 @@ class CopyDrafter(DeviceDrafter):
         return self.draft_length.resting
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
-        """The text of each sentence of a batch, as :class:`CopyText` takes it."""
+        """The text of each sentence of a batch, ``NEVER_DRAFTED`` where a token must not be drafted."""
         raise NotImplementedError
 
     def texts_of(self, sample: Mapping, verifier: Verifier) -> Copies:
@@ -74,41 +74,20 @@ class CopyDrafter(DeviceDrafter):
             by = "cuda half"
         self.draft_length.start(len(state.rows), by)
         if not self.resting:
-            self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
+            self.texts = [[self.eos, *tokens] for tokens in self.copied(sample)]
 
-    def draft(self, state: DecodeState) -> Draft:
-        if self.resting or self.draft_length.idle:
-            return Draft([()] * len(state.rows))
-        return Draft([self._copy(place, row) for place, row in enumerate(state.rows)])
-
-    def _copy(self, place: int, row: Row) -> list[int]:
-        """The draft of a row, after its text was followed to the end of the output."""
-        text = self.texts[place]
-        limit = self.draft_length.plan(place, min(row.end - row.position, len(text.tokens)))
-        gained = len(row.tokens) - text.followed
-        if limit and gained:  # not before: a row that drafts nothing need not know where it stands
-            text.follow(row.tokens, gained)
-        return text.copy(limit)
-
-    def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        if not self.resting:
-            self.draft_length.observe(verdict.drafted, verdict.accepted)
-
-    def copies(self) -> Copies | None:
+    def copies(self) -> Copies:
         if self.resting:
             return NO_COPIES
-        if type(self.draft_length) not in (CopyLength, FixedCopyLength):
-            return None
         length, total = self.draft_length, self.draft_length.total
-        texts = [text.tokens for text in self.texts]
         known = length.probing, length.unknown, length.step_cost, total.sum, total.weight
-        return Copies(texts, self.match, length.fixed, length.most, *known)
+        return Copies(self.texts, self.match, length.fixed, length.most, *known)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:
             return 0
-        most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
-        limit = self.draft_length.plan(0, longest)
+        most, longest = self.draft_length.most, max(map(len, self.texts)) - 1
+        limit = self.draft_length.limit(longest)
         if limit == 0:
             return 0
         if len(self.texts) > ROWS[-1] or (self.draft_length.fixed and limit >= WIDTHS[-1]):
@@ -119,7 +98,7 @@ class CopyDrafter(DeviceDrafter):
         if self.on_device is None or self.on_device.device != device:
             self.on_device = copy_board(self.match, device)
         starts = [row.tokens[0] for row in state.rows]
-        self.on_device.set([text.tokens for text in self.texts], starts)
+        self.on_device.set(self.texts, starts)
         return min(limit, most)
 
     def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
@@ -133,11 +112,6 @@ class CopyDrafter(DeviceDrafter):
     def observe_batch(self, verdict: BatchVerdict) -> None:
         self.draft_length.learn(verdict.drafted, verdict.accepted)
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        if not self.resting:
-            self.texts = [self.texts[row] for row in rows]
-            self.draft_length.keep_rows(rows)
-
 
 # How fairseq's tasks write the language of a sentence: __de__, [de_DE], <lang:de>, <2de>.
 TAG = re.compile(
@@ -150,7 +124,7 @@ class InputCopyDrafter(CopyDrafter):
 
     Args:
         source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
-        match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+        match: see :mod:`~fairseq_aggdec.drafters.copy.copy_text`.
         eos: that outputs end with; None: the target's. Multilingual models may end them with a tag of a language.
         symbols: of an earlier drafter.
     """

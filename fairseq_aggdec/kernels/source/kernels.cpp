@@ -430,15 +430,6 @@ int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step,
     return tried([&] { decode(layers, shape, step, x); });
 }
 
-// Both: features (R K, C) of a drafter's slots, which are wanted of its window, and the trees that these grow.
-int64_t aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, float* features,
-                     const Proposer* proposer, const Slots* slots) {
-    return tried([&] {
-        decode(layers, shape, step, features);
-        grow(*proposer, *slots);
-    });
-}
-
 // The layers of an encoder over a batch of sources, and what a decoder reads of them: WHOLE, PADDED, or UNREADABLE where
 // it cannot embed them.
 int64_t aggdec_encode(const Layer* layers, const Shape* shape, const Source* source) {
