@@ -10,8 +10,6 @@ from fairseq_aggdec.budget.draft_length import RESTING_BATCHES
 # What is believed before anything was seen, as if two tokens had been checked: most texts that are at hand are
 # mostly right, and two tokens are soon outweighed where they are not.
 PRIOR, PRIOR_WEIGHT = 0.975, 2.0
-# How strongly a sentence is believed to be like the others, in tokens: a short sentence.
-WEIGHT_OF_ALL = 10.0
 # Tokens of all sentences that are remembered, some dozens of sentences: texts change.
 MEMORY = 1000.0
 # Where drafts hardly ever stand, some batches in a row are decoded without; then one is drafted for again, in case

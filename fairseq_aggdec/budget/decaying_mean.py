@@ -25,7 +25,3 @@ class DecayingMean:
     @property
     def mean(self) -> float:
         return self.sum / self.weight
-
-    def mean_with(self, prior: float, weight: float = 1.0) -> float:
-        """The mean when ``prior`` was seen ``weight`` times more."""
-        return (self.sum + weight * prior) / (self.weight + weight)

@@ -25,8 +25,6 @@ ONE_DIRECTION_OF = 4
 FEWEST_TYPES = 2048
 # Features, for each of their dimensions, from which directions are learned, then learned anew.
 LEARNED_FROM = (2, 16)
-# Slots of a draft that are learned from: most trees do not reach further.
-FIRST_SLOTS = 5
 
 
 class NarrowVocabulary:

@@ -22,11 +22,6 @@ from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState
 
 GREEDY, BEAM, DRAFT_ONLY, INTERLEAVED = "greedy", "beam", "draft-only", "interleaved"
-ASKED = {
-    "draft",
-    "observe",
-    "keep_rows",
-}  # methods of a drafter that Python asks in every iteration
 
 
 @dataclass(frozen=True)

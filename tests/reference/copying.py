@@ -9,7 +9,6 @@ import numpy as np
 from fairseq_aggdec.budget.copy_length import (
     LONG,
     PROBE_LENGTH,
-    WEIGHT_OF_ALL,
     CopyLength,
     worthwhile,
 )
@@ -19,6 +18,9 @@ from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
+
+# How strongly a sentence is believed to be like the others, in tokens: a short sentence.
+WEIGHT_OF_ALL = 10.0
 
 
 class CopyText:
@@ -126,7 +128,8 @@ class RowLengths:
             return 0
         if (length.probing or length.unknown) and not self.rows[row].weight:
             return min(PROBE_LENGTH, room)
-        chance = self.rows[row].mean_with(length.total.mean, WEIGHT_OF_ALL)
+        own = self.rows[row]
+        chance = (own.sum + WEIGHT_OF_ALL * length.total.mean) / (own.weight + WEIGHT_OF_ALL)
         return worthwhile(chance, self.fixed_cost, room)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:

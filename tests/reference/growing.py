@@ -12,10 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.drafters.proposer import FIRST_SLOTS, Proposer
+from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.kernels.library import SlotsStruct
 from fairseq_aggdec.search.compiled.searches import address
 from fairseq_aggdec.windows.transfer import int64_array
+
+FIRST_SLOTS = 5  # slots of a draft that are learned from
 
 
 class Candidates(NamedTuple):
