@@ -1,16 +1,20 @@
 """``--decoding nar``: a non-autoregressive drafter on its own, block after block, with nobody to verify it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
 
+from fairseq_aggdec.drafters.in_library import CompiledSlots
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.compiled.reader import PAUSE, TOGETHER
+from fairseq_aggdec.search.compiled.searches import ENDED, NO_ROOM, ReadingStruct, WholeSearch
 from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.engines import DRAFT_ONLY
 from fairseq_aggdec.search.greedy import library
@@ -97,13 +101,36 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         return False
 
     def _decode_in_library(self, state: DecodeState, whole: bool) -> None:
-        size = self.drafter.draft_length.plan(len(state.rows))
-        search = library.search_of(state, Rules.of(self.options), alone=size)
-        reads = Unverified(self.drafter, state, self.temperature)
+        drafter, size = self.drafter, self.drafter.draft_length.plan(len(state.rows))
+        drafts = drafter.in_library(state)
+        search = library.search_of(state, Rules.of(self.options), drafts=drafts, alone=size)
+        reads = Unverified(drafter, state, self.temperature)
         reader = WindowReader(reads, state.device, exact, self.counters, part="draft")
-        follower = Follower(search, state, watch=self.watch, output=reader.output, alone=True)
-        reader.run(search, follower.follow)
+        watched = self.watch is not None or state.rows[0].history is not None
+        follower = None
+        if drafts is None or watched:
+            follower = Follower(search, state, watch=self.watch, output=reader.output, alone=True)
+        if drafts is None:
+            assert follower is not None
+            reader.run(search, follower.follow)
+        else:
+            with self.counters.clock("draft"):
+                self._run_alone(search, drafts, None if follower is None else follower.follow)
         library.finish(search, follower, state, self.counters)
+
+    def _run_alone(
+        self, search: WholeSearch, drafts: CompiledSlots, watch: Callable[[], None] | None
+    ) -> None:
+        """Decodes to the end, the compiled library reading the slots."""
+        types = drafts.proposer.kept[0].outputs
+        pause = PAUSE if watch is None else 0.0  # a run ends after one window
+        how = ReadingStruct(1, types, self.temperature, pause, TOGETHER)
+        while (why := search.run_alone(how)) != ENDED:
+            check()
+            if why == NO_ROOM:
+                drafts.draft(search)
+            elif watch is not None:
+                watch()
 
 
 @dataclass

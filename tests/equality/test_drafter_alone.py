@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from fairseq_aggdec.bench.table import shares
+from fairseq_aggdec.drafters import draft_only
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.search.state import DecodeState, Row
 from tests.equality.test_gad import ALL, EOS, drafter, handed_over, saying
 from tests.support import (
@@ -163,3 +165,34 @@ def test_on_a_gpu_the_source_is_read_before_the_first_draft(shares: bool) -> Non
             drafting.keep_rows([0, 2])
             found.append(drafting.draft(state).tokens)
     assert found[0] == found[1]
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@ALL
+def test_no_python_between_iterations(
+    gad: Any, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one call, but for sources that are read; by windows it is the same, bit for bit."""
+    verifier, model = make_model(make_task(), 5), drafter(block_size=3, **variant)
+    sample = make_batch(random_sources(21, 6))
+    options = {"min_len": 2, "max_len_b": 11, "no_repeat_ngram_size": 3, "temperature": 0.7}
+    monkeypatch.setattr(draft_only, "PAUSE", 1e9)
+    asked: list[int] = []
+    logits = NarDrafter.logits
+
+    def noted(self: NarDrafter, state: DecodeState, size: int) -> Any:
+        asked.append(size)
+        return logits(self, state, size)
+
+    monkeypatch.setattr(NarDrafter, "logits", noted)
+    found = gad(model, [verifier], sample, decoding="nar", **options)
+    by_windows = bool(asked)
+    assert by_windows == (model.decoder.copy_query is not None or model.decoder.published)
+    history = gad(model, [verifier], sample, decoding="nar", retain_iter_history=True, **options)
+    monkeypatch.setattr(NarDrafter, "in_library", lambda self, state: None)
+    other = gad(model, [verifier], sample, decoding="nar", retain_iter_history=True, **options)
+    assert asked
+    for one, watched, same in zip(found, history, other, strict=True):
+        for name in ("tokens", "positional_scores", "steps"):
+            assert str(one[name]) == str(watched[name]) == str(same[name])
+        assert str(watched["history"]) == str(same["history"])

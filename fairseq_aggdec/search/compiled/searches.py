@@ -52,6 +52,7 @@ def _declared(library: Any) -> Any:
         ("search_take", _int, (_pointer, _pointer, _pointer, _int)),
         ("search_run", _int, (_pointer,) * 3),
         ("search_found", _int, (_pointer, _pointer)),
+        ("greedy_alone", _int, (_pointer, _pointer)),
         ("greedy_watch", None, (_pointer,)),
         ("greedy_verdict", _int, (_pointer, _pointer)),
         ("greedy_left", _int, (_pointer, _pointer)),
@@ -153,6 +154,11 @@ class WholeSearch:
         Between the calls Python handles signals.
         """
         why: int = self.library.aggdec_search_run(self.handle, byref(readers), byref(how))
+        return why
+
+    def run_alone(self, how: Any) -> int:
+        """As :meth:`run`, by a drafter of slots that nobody verifies."""
+        why: int = self.library.aggdec_greedy_alone(self.handle, byref(how))
         return why
 
     def found(self) -> Any:

@@ -62,7 +62,7 @@ class GreedySearch final : public Search {
     }
 
     int64_t draft() override {
-        if (drafted_ || batch_.rows.empty()) return READY;
+        if (drafted_ || batch_.rows.empty() || options_.accept.alone) return READY;
         draft_.clear();
         if (drafter_ && !drafter_->draft(batch_, draft_)) return DRAFT;
         draft_.counts.resize(batch_.rows.size(), 0);
@@ -73,6 +73,7 @@ class GreedySearch final : public Search {
 
     Drafter* drafter() const { return drafter_.get(); }
     const Written& batch() const { return batch_; }
+    int64_t alone() const { return options_.accept.alone; }
     int64_t types() const { return options_.types; }
     int64_t channels() const { return options_.channels; }
 
@@ -170,10 +171,10 @@ class GreedySearch final : public Search {
         must(aggdec_judge(&call));
         stands_ = nullptr;
         if (first == 0) verdict_.features = features, verdict_.logits = count == places() ? logits : nullptr;
-        const bool reads = features && drafter_ && drafter_->reads_features();
+        const bool reads = drafter_ && drafter_->reads_features();
         for (; decided_ < end; ++decided_) {
             const int64_t last = written_ + emitted_[decided_] - 1;
-            if (reads) drafter_->read(batch_.rows[decided_], features + places_[last] * options_.channels);
+            if (reads) drafter_->read(batch_.rows[decided_], features + (first + places_[last]) * options_.channels);
             for (; written_ <= last; ++written_) places_[written_] += first;
         }
         if (end == batch_.rows.size()) commit(asked);
@@ -323,7 +324,7 @@ class GreedySearch final : public Search {
             found.accepted.push_back(accepted_[i]);
         }
         if (watched) write_verdict(asked);
-        if (drafter_)
+        if (drafter_ && !options_.accept.alone)
             drafter_->observe(batch_, {static_cast<int64_t>(batch_.rows.size()), found.drafted.data() + first,
                                        accepted_.data(), emitted_.data()});
         leave();
@@ -377,5 +378,15 @@ class GreedySearch final : public Search {
     std::vector<Pair> banned_, forced_;
     std::vector<float> emitted_scores_;
 };
+
+// A drafter of slots decodes alone, with nobody to verify it: its slots are the window.
+inline int64_t run_alone(GreedySearch& search, const Reading& how) {
+    SlotDrafter& drafter = *static_cast<SlotDrafter*>(search.drafter());
+    const auto read = [&](const Asked&) { return drafter.slots(search.batch(), search.alone()); };
+    const auto say = [&](const float* features, int64_t first, int64_t count) {
+        return drafter.logits(search.batch(), features, first, count, search.alone(), how.types, how.temperature);
+    };
+    return run(search, how, read, say);
+}
 
 }  // namespace

@@ -109,8 +109,8 @@ class Search {
     // How many places of the window, about `most`, are decided together from place `first` on.
     virtual int64_t together(int64_t first, int64_t most) const = 0;
 
-    // Features (count, C) and logits (count, V) of the window from place `first` on; logits may be changed. The places
-    // come in their order.
+    // Features (N, C) of the window, and logits (count, V) from place `first` on, which may be changed. The places come in
+    // their order.
     void take(int64_t first, int64_t count, const float* features, float* logits, int64_t types) {
         decide(asked_, first, count, features, logits, types);
         if (first + count == places()) taken();
@@ -199,13 +199,13 @@ inline float* joint_logits(const Reader* readers, const Reading& how, const floa
 }
 
 // Python sees signals only between calls of this, so it comes back after `how.seconds` and one window at least.
-inline int64_t run(Search& search, const Reader* readers, const Reading& how) {
+// read(asked): the features (N, C) of a window, null where there is too little room; say(features, first, count): the
+// logits (count, V) of its places from `first` on.
+template <class Read, class Say>
+int64_t run(Search& search, const Reading& how, const Read& read, const Say& say) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
-    const Reader* end = readers + how.models;
     const int64_t most = std::max<int64_t>(1, how.most / (how.types * how.models));
-    int64_t channels = 0;
-    std::for_each(readers, end, [&](const Reader& reader) { channels += reader.shape->channels; });
     for (;;) {
         const auto now = Clock::now();
         const int64_t why = search.draft();
@@ -213,17 +213,33 @@ inline int64_t run(Search& search, const Reader* readers, const Reading& how) {
         if (why != READY) return why;
         const Asked* asked = search.ask();
         if (!asked) return ENDED;
-        if (!std::all_of(readers, end, [&](const Reader& reader) { return fits(reader, *asked); })) return NO_ROOM;
-        const auto count = static_cast<int64_t>(asked->tokens.size());
-        float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
-        float* own = features;
-        for (const Reader* reader = readers; reader != end; own += count * reader++->shape->channels)
-            read(*reader, *asked, own);
+        const float* features = read(*asked);
+        if (!features) return NO_ROOM;
+        const int64_t count = search.places();
         for (int64_t first = 0, some; first < count; first += some) {
             some = search.together(first, most);
-            float* logits = joint_logits(readers, how, features, count, first, some);
-            search.take(first, some, features + first * readers->shape->channels, logits, how.types);
+            search.take(first, some, features, say(features, first, some), how.types);
         }
         if (std::chrono::duration<double>(Clock::now() - begin).count() >= how.seconds) return TIME_UP;
     }
+}
+
+// By several models.
+inline int64_t run(Search& search, const Reader* readers, const Reading& how) {
+    const Reader* end = readers + how.models;
+    int64_t channels = 0;
+    std::for_each(readers, end, [&](const Reader& reader) { channels += reader.shape->channels; });
+    const auto read_all = [&](const Asked& asked) -> const float* {
+        if (!std::all_of(readers, end, [&](const Reader& reader) { return fits(reader, asked); })) return nullptr;
+        const int64_t count = search.places();
+        float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
+        float* own = features;
+        for (const Reader* reader = readers; reader != end; own += count * reader++->shape->channels)
+            read(*reader, asked, own);
+        return features;
+    };
+    const auto say = [&](const float* features, int64_t first, int64_t count) {
+        return joint_logits(readers, how, features, search.places(), first, count);
+    };
+    return run(search, how, read_all, say);
 }

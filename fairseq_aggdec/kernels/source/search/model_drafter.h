@@ -154,6 +154,26 @@ class SlotDrafter final : public ModelDrafter {
     SlotDrafter(const SlotOptions& options, int64_t rows)
         : ModelDrafter(options.model), slots_(options), cached_(rows, 0) {}
 
+    // The features (R, size, C) of the slots behind all rows of a batch, null where Python has to do something before.
+    const float* slots(const Written& batch, int64_t size) {
+        rows_ = batch.rows;
+        return read_slots(batch, size) ? features_.data() : nullptr;
+    }
+
+    // What these say from place `first` on, whole rows: logits (count, V). With a chain, of each slot behind the token
+    // that it chooses before.
+    float* logits(const Written& batch, const float* features, int64_t first, int64_t count, int64_t size,
+                  int64_t types, double temperature) {
+        const Proposer& proposer = *options_.proposer;
+        features += first * options_.channels;
+        if (proposer.heard) features = told(batch, features, first / size, count / size, size);
+        float* logits = scratch<float, Scratch::WINDOW_LOGITS>(count * types);
+        must(aggdec_product(&proposer.vocabulary, features, count, logits, options_.threads));
+        const auto divisor = static_cast<float>(temperature);
+        if (temperature != 1.0) std::for_each_n(logits, count * types, [&](float& logit) { logit /= divisor; });
+        return logits;
+    }
+
   protected:
     void plan_rows(const Written& batch, int64_t size) override {
         rows_.clear(), room_.clear();
@@ -183,6 +203,29 @@ class SlotDrafter final : public ModelDrafter {
     }
 
   private:
+    // Features of the slots of some rows, told the tokens that the chain chooses before them.
+    const float* told(const Written& batch, const float* features, int64_t row, int64_t rows, int64_t size) {
+        const Proposer& proposer = *options_.proposer;
+        const int64_t channels = options_.channels, count = rows * size;
+        std::vector<int64_t> last, room(rows, size), tokens(count), parents(count), counts(rows);
+        for (int64_t i = row; i < row + rows; ++i) last.push_back(batch.tokens[rows_[i]].back());
+        const std::vector<float> slopes(size, 1.0f), shifts(size, 0.0f);
+        std::vector<double> chances(count);
+        const Slots call{rows, size, options_.threads, features, last.data(), room.data(), slopes.data(), shifts.data(),
+                         size, -1, 0, INFINITY, tokens.data(), parents.data(), chances.data(), counts.data()};
+        must(aggdec_grow(&proposer, &call));
+        told_.resize(count * channels), hidden_.resize(count * channels);
+        must(aggdec_product(&proposer.read_slot, features, count, hidden_.data(), options_.threads));
+        for (int64_t n = 0; n < count; ++n) {
+            const float* heard = proposer.heard + (n % size ? tokens[n - 1] : last[n / size]) * channels;
+            float* own = hidden_.data() + n * channels;
+            for (int64_t c = 0; c < channels; ++c) own[c] = std::max(heard[c] + own[c], 0.0f);
+        }
+        must(aggdec_product(&proposer.write, hidden_.data(), count, told_.data(), options_.threads));
+        for (int64_t i = 0; i < count * channels; ++i) told_[i] = features[i] + told_[i];
+        return told_.data();
+    }
+
     static constexpr int64_t MASK_SLOT = -1;  // as Shape has it
 
     void write_window(const Written& batch, int64_t slots) {
@@ -207,6 +250,7 @@ class SlotDrafter final : public ModelDrafter {
     const SlotOptions& slots_;
     std::vector<int64_t> cached_;  // of each sentence, tokens whose keys and values stand in the cache for good
     std::vector<int64_t> starts_, widths_, blocks_, window_;
+    std::vector<float> told_, hidden_;
     int64_t end_ = 0;
 };
 

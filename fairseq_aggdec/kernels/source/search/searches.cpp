@@ -161,6 +161,11 @@ int64_t aggdec_search_run(Search* search, const Reader* readers, const Reading* 
     return tried([&] { return run(*search, readers, *how); });
 }
 
+// The same of a drafter of slots that decodes alone; where it needs room or sources, aggdec_greedy_model says so.
+int64_t aggdec_greedy_alone(Search* search, const Reading* how) {
+    return tried([&] { return run_alone(greedy(search), *how); });
+}
+
 // Of greedy search: the verdict about each window is kept from now on.
 void aggdec_greedy_watch(Search* search) { greedy(search).watched = true; }
 
