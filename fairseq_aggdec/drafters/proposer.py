@@ -76,7 +76,7 @@ class NarrowVocabulary:
 
 
 class Proposer:
-    """What the compiled library grows trees and paths with.
+    """Weights with which the compiled library grows trees and paths.
 
     Args:
         vocabulary: the projection by which candidates are found, in the library.

@@ -23,7 +23,7 @@ REMEMBERED = 8.0  # slots that trees are believed to fill at first
 
 @dataclass
 class TreeGrower:
-    """What the compiled library is to grow, and what it has learned.
+    """Amounts that the compiled library is to grow, and what it has learned.
 
     Attributes:
         budget: how many tokens trees have.

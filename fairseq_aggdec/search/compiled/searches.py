@@ -157,7 +157,7 @@ class WholeSearch:
         return why
 
     def run_alone(self, how: Any) -> int:
-        """As :meth:`run`, by a drafter of slots that nobody verifies."""
+        """Decodes like :meth:`run`, by a drafter of slots that nobody verifies."""
         why: int = self.library.aggdec_greedy_alone(self.handle, byref(how))
         return why
 
