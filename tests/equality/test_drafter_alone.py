@@ -108,8 +108,12 @@ def test_all_of_its_time_is_drafting(gad: Any) -> None:
     gad(drafter(), [verifier], batch, decoding="nar")  # the drafter is handed over from here on
     task = make_task("nar", drafter_path="drafter.pt")
     generator = task.build_generator([verifier], generation_options())
+    generator.generate([verifier], batch)  # makes the drafter ready, which is not counted
+    before = dict(generator.counters.seconds)
     generator.drafter.encoder_seconds = 0.0
     generator.generate([verifier], batch)
+    for part, seconds in before.items():
+        generator.counters.seconds[part] -= seconds
     assert generator.counters.seconds["verify"] == 0
     found = shares(generator.counters, generator.drafter)
     assert min(found.values()) >= 0 and found["drafter's encoder"] > 0
