@@ -96,6 +96,8 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
                 f"a source of {batch.source.size(1)} tokens is longer than the drafter of --drafter-path can read; "
                 "--decoding gad leaves it to the verifier"
             )
+        with self.counters.clock("draft"):
+            self.drafter.begin()
         for row in state.rows:
             row.end = min(row.end, self.drafter.longest)
         return False

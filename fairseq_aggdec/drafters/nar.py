@@ -94,7 +94,7 @@ class NarDrafter(ModelDrafter):
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
         if beside and self.draft_length.plan(len(state.rows)):
-            self._begin()
+            self.begin()
 
     def release(self) -> None:
         self.watch: ModelWatch | None = None
@@ -113,7 +113,7 @@ class NarDrafter(ModelDrafter):
             min(size, row.end - row.position) if row.position <= most else 0 for row in state.rows
         ]
         if any(room):
-            self._begin()
+            self.begin()
             if self._is_well():
                 block = self._chosen(self._features(state, size), self._last(state))
                 return self.path(block, room, state.eos)
@@ -136,7 +136,7 @@ class NarDrafter(ModelDrafter):
             self.memory,
             slots.reader,
             proposer=proposer,
-            begin=self._begin,
+            begin=self.begin,
             stop=self._stop,
             **parts,
         )
@@ -153,7 +153,7 @@ class NarDrafter(ModelDrafter):
             return size
         if not self.readable or longest > self.longest or starts != {state.eos}:
             return None
-        self._begin()
+        self.begin()
         return size if self._is_well() and isinstance(self.slots, CachedSlots) else None
 
     launches = False  # kernel by kernel it is asked by the host
@@ -161,7 +161,7 @@ class NarDrafter(ModelDrafter):
     @property
     def captures(self) -> bool:
         """Tells whether the batch stands where what is captured of its decoder reads it."""
-        self._begin()
+        self.begin()
         graphs = self.slots.reader.graphs if isinstance(self.slots, CachedSlots) else None
         return graphs is not None and graphs.sources is not None
 
@@ -195,7 +195,7 @@ class NarDrafter(ModelDrafter):
 
         With a chain: of each slot after the token that the chain chooses before it.
         """
-        self._begin()
+        self.begin()
         return self._logits(self._features(state, block_size), self._last(state))
 
     def _last(self, state: DecodeState) -> Tensor | None:
@@ -244,7 +244,7 @@ class NarDrafter(ModelDrafter):
         if self.sample is None:
             self.slots.keep_rows(rows)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Encodes the batch, unless that is done."""
         if self.sample is None:
             return
