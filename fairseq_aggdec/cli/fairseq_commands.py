@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
+import os
 import sys
-from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import fairseq_aggdec
 from fairseq_aggdec.cli import refusals
+from fairseq_aggdec.jobs.ranks import IGNORED, local_rank
+
+logger = logging.getLogger(__name__)
 
 TASK = "translation_aggdec"
 DEFAULTS = ["--user-dir", fairseq_aggdec.__path__[0], "--task", TASK]
@@ -22,65 +27,61 @@ HELP = {"-h", "--help"}
 
 def generate() -> int:
     """``aggdec-generate``: decodes a data set; with ``--input-file``, a text of any size."""
-    from fairseq_cli import generate
-
-    from fairseq_aggdec.bulk import command as translate_file
-
-    if translate_file.is_wanted(sys.argv[1:]):
-        return refusals.run("aggdec-generate", _translate, sys.argv[1:])
-    return _run("aggdec-generate", generate.cli_main)
+    return refusals.run("aggdec-generate", _generate, sys.argv[1:])
 
 
-def _translate(arguments: list[str]) -> None:
+def _generate(arguments: list[str]) -> None:
     from fairseq_aggdec.bulk import command as translate_file
     from fairseq_aggdec.packed.folder import checkpoints
 
-    translate_file.main(checkpoints(arguments, precision=True))
+    if translate_file.is_wanted(arguments):
+        translate_file.main(checkpoints(arguments, precision=True))
+    else:
+        _decode("aggdec-generate", arguments)
 
 
 def interactive() -> int:
     """``aggdec-interactive``: decodes lines as they come; each answer is written at once, through a pipe too."""
-    from fairseq_cli import interactive
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     kept = "surrogateescape"  # without a locale Python keeps what is not UTF-8
     if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors == kept:
         sys.stdin.reconfigure(errors="strict")
-    return _run("aggdec-interactive", interactive.cli_main)
+    return _run("aggdec-interactive")
 
 
-def _command(name: str) -> Callable[[], int]:
-    def run() -> int:
-        return _run(f"aggdec-{name}", import_module(f"fairseq_cli.{name}").cli_main)
-
-    return run
+def _run(name: str) -> int:
+    return refusals.run(name, partial(_decode, name), sys.argv[1:])
 
 
-train = _command("train")  # a model, a drafter, heads or a scorer
-validate = _command("validate")  # a checkpoint on a validation set
+def _decode(name: str, arguments: list[str]) -> None:
+    """Runs fairseq's command of that name."""
+    command: Any = import_module(f"fairseq_cli.{name.removeprefix('aggdec-')}").cli_main
+    import torch
+
+    on_cpu = "--cpu" in arguments or not torch.cuda.is_available()
+    if on_cpu and (rank := local_rank(os.environ)):
+        logger.info(IGNORED, rank)
+    # In front: what is given comes behind and counts. fairseq reads them from here, in processes of its own too.
+    if "--path" in " ".join(arguments):
+        from fairseq_aggdec.packed.folder import checkpoints
+
+        arguments = checkpoints(arguments, precision=name != "aggdec-validate")
+    sys.argv = [name, *DEFAULTS, *arguments]
+    if HELP & set(arguments):
+        from fairseq_aggdec.__main__ import help_text
+
+        print(help_text())
+        if name == "aggdec-generate":
+            from fairseq_aggdec.bulk import command as translate_file
+
+            print(translate_file.help_text())
+    _adopt_tasks(arguments)
+    command()
 
 
-def _run(name: str, command: Callable[[], Any]) -> int:
-    def with_defaults(arguments: list[str]) -> None:
-        # In front: what is given comes behind and counts. fairseq reads them from here, in processes of its own too.
-        if "--path" in " ".join(arguments):
-            from fairseq_aggdec.packed.folder import checkpoints
-
-            arguments = checkpoints(arguments, precision=name != "aggdec-validate")
-        sys.argv = [name, *DEFAULTS, *arguments]
-        if HELP & set(arguments):
-            from fairseq_aggdec.__main__ import help_text
-
-            print(help_text())
-            if name == "aggdec-generate":
-                from fairseq_aggdec.bulk import command as translate_file
-
-                print(translate_file.help_text())
-        _adopt_tasks(arguments)
-        command()
-
-    return refusals.run(name, with_defaults, sys.argv[1:])
+train = partial(_run, "aggdec-train")  # a model, a drafter, heads or a scorer
+validate = partial(_run, "aggdec-validate")  # a checkpoint on a validation set
 
 
 def _adopt_tasks(arguments: list[str]) -> None:

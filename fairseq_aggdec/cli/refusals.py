@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from fairseq_aggdec import installing
 from fairseq_aggdec.after_fairseq import quieten_hydra
+from fairseq_aggdec.jobs.ranks import local_rank
 
 REFUSED = 2
 DEBUG = "--debug"
@@ -42,6 +43,10 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
         Whatever is no refusal, and with ``--debug`` everything: the interpreter shows the traceback.
     """
     debug = DEBUG in arguments
+    try:
+        local_rank(os.environ)
+    except ValueError as error:
+        return refuse(name, str(error))
     if not debug:
         quieten_hydra()
     try:

@@ -149,6 +149,10 @@ def show_drafts(session: Session, method: str) -> Page:
     """The iterations of some sentences, in the terminal and for a page."""
     args, batches = session.args, list(wanted(session).values())
     records = systems.record(method, session, batches)
+    if not records:
+        raise SystemExit(
+            "error: stock fairseq decodes this model here, call by call (aggdec doctor says why): nothing is drafted"
+        )
     words = session.task.source_dictionary, session.task.target_dictionary
     if args.sentences:
         chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))

@@ -60,6 +60,14 @@ class ModelDrafter(DeviceDrafter):
     def release(self) -> None:
         self.chain = self.proposer = self.laid_out = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over: it packs the weights of its own model."""
+        kept = object.__new__(type(self))
+        kept.__dict__.update(self.__dict__)
+        kept.release()
+        kept.memory = None
+        return vars(kept)
+
     def start_draft_length(self, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a batch."""
         # Not when the drafter is made: training moves the models after that.

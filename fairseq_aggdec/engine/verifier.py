@@ -96,6 +96,14 @@ class Verifier:
             self._check_strict()
         self.temperature = temperature
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy packs the weights of the copied models anew: packed ones have addresses of this process."""
+        return type(self), self._made_of()
+
+    def _made_of(self) -> tuple[Any, ...]:
+        models = [member.model for member in self.members]
+        return models, self.precision, self.temperature, self.may_leave_to_stock
+
     def _check_strict(self) -> None:
         for member in self.members:
             if gap := member.decoder_gap or member.stock_only:

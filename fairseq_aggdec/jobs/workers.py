@@ -24,11 +24,11 @@ from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.jobs import ending, ray_tasks
 from fairseq_aggdec.jobs.claims import LEASE
 from fairseq_aggdec.jobs.job import BulkError
+from fairseq_aggdec.jobs.ranks import IGNORED, local_rank
 
 logger = logging.getLogger(__name__)
 
 HERE, RAY = "here", "ray"
-RANKS = ("LOCAL_RANK", "SLURM_LOCALID")  # of torchrun and of srun
 GPUS = "CUDA_VISIBLE_DEVICES"
 NO_TIMEOUT = 60 * 24 * 365  # minutes; submitit's local jobs would end after two
 TIMEOUTS = 1000  # times that a job on Slurm is queued again after it ran out of time
@@ -84,23 +84,7 @@ def begin(cpu: bool) -> None:
     if not cpu and torch.cuda.is_available():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     elif rank:
-        logger.info("the number of this process, %d, is ignored: there is no GPU to choose", rank)
-
-
-def local_rank(environment: Mapping[str, str]) -> int:
-    """The number of this process on its machine, from what torchrun or srun say; 0 where they did not start it.
-
-    Raises:
-        BulkError: what they say is no number.
-    """
-    name = next((name for name in RANKS if environment.get(name)), None)
-    if name is None:
-        return 0
-    if not environment[name].isdecimal():
-        raise BulkError(
-            f"{name}={environment[name]}: it must be the number of this process, from 0 on"
-        )
-    return int(environment[name])
+        logger.info(IGNORED, rank)
 
 
 @dataclass

@@ -63,6 +63,10 @@ class EdgeScorer(Verifier):
         super().__init__(models, precision, temperature)
         self.normalise = normalise
 
+    def _made_of(self) -> tuple[Any, ...]:
+        models = [member.model for member in self.members]
+        return models, self.normalise, self.precision, self.temperature
+
     def start(
         self, net_input: Mapping[str, Tensor], capacity: int = 1, cached_only: bool = False
     ) -> None:

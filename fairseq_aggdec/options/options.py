@@ -160,13 +160,19 @@ _stock_options = operator.attrgetter(*STOCK)
 _options = functools.lru_cache(typed=True)(Options)
 
 
+def learned_positions(models: Sequence[Any]) -> int | None:
+    """How many positions of an output all models have learned; None: they have learned none, and there is no last."""
+    tables = (getattr(model.decoder, "embed_positions", None) for model in models)
+    return min(
+        (one.max_positions for one in tables if isinstance(one, LearnedPositionalEmbedding)),
+        default=None,
+    )
+
+
 def _check_positions(models: Sequence[Any], longest: int) -> None:
-    for model in models:
-        positions = getattr(model.decoder, "embed_positions", None)
-        if not isinstance(positions, LearnedPositionalEmbedding):
-            continue
-        if longest >= positions.max_positions:
-            raise LengthError(
-                f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
-                f"learned {positions.max_positions} positions only"
-            )
+    positions = learned_positions(models)
+    if positions is not None and longest >= positions:
+        raise LengthError(
+            f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
+            f"learned {positions} positions only"
+        )

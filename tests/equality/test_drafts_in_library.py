@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -245,6 +246,26 @@ def test_what_is_no_draft(draft: Any, said: str) -> None:
     generator.drafter.draft = lambda state: draft(len(state.rows))
     with pytest.raises(ValueError, match=said):
         task.inference_step(generator, [model], make_batch(random_sources(1, 2)))
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_a_draft_behind_the_last_learned_position(branches: bool) -> None:
+    model = make_model(make_task(), 5, decoder_learned_pos=True, max_target_positions=16)
+    task, generator = built("iad", model, max_len_b=40)
+    sample = make_batch(random_sources(3, 2))
+    expected = task.inference_step(generator, [model], sample)
+
+    def draft(beyond: int, state: Any) -> Draft:
+        tokens = [[5] * (row.end - row.position + beyond) for row in state.rows]
+        return Draft(tokens, [list(range(len(row))) for row in tokens] if branches else None)
+
+    generator.drafter = Guesses([], False)
+    generator.drafter.draft = functools.partial(draft, 0)
+    found = task.inference_step(generator, [model], sample)
+    assert [r[0]["tokens"].tolist() for r in found] == [r[0]["tokens"].tolist() for r in expected]
+    generator.drafter.draft = functools.partial(draft, 3)
+    with pytest.raises(ValueError, match=r"one behind the other, for a row that takes \d+ at most"):
+        task.inference_step(generator, [model], sample)
 
 
 def test_what_a_drafter_keeps_stays_as_it_was() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,22 @@ def test_a_second_thread_gets_an_error(
     # It is free again, and so is a copy that is made meanwhile.
     said.append("the second thread does not come again")
     assert_same([ranked[0] for ranked in generator.generate([model], sample)], expected)
+
+
+@pytest.mark.parametrize("name", [*GENERATORS, "gad"])
+def test_a_copy_of_a_generator_that_has_decoded(
+    name: str, lattice_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed weights and searches of the library have addresses that no copy can have."""
+    decoding, make, options = GENERATORS.get(name, (name, plain, {}))
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
+    model, sample = make(), make_batch(random_sources(3, 4))
+    task = make_task(decoding, lattice=lattice_folder, drafter_path="drafter.pt")
+    generator = task.build_generator([model], generation_options(**options))
+    expected = [ranked[0] for ranked in generator.generate([model], sample)]
+    for copied in (copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):
+        assert_same([ranked[0] for ranked in copied.generate([], sample)], expected)
+        assert next(copied.model.parameters()) is not next(generator.model.parameters())
 
 
 def test_an_error_leaves_the_generator_free_and_a_copy_is_free() -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import submitit
 
+from fairseq_aggdec.cli import fairseq_commands, main
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.jobs import ray_tasks, workers
 from fairseq_aggdec.jobs.job import BulkError
@@ -173,9 +174,26 @@ def test_what_ray_is_asked_for() -> None:
 @pytest.mark.parametrize("rank", ["x", "-1", "1.5"])
 def test_a_number_of_a_process_that_is_none_is_refused(rank: str) -> None:
     """On a machine without a GPU too, where it chooses nothing."""
-    with pytest.raises(BulkError, match=f"^LOCAL_RANK={rank}: it must be the number"):
+    with pytest.raises(ValueError, match=f"^LOCAL_RANK={rank}: it must be the number"):
         workers.local_rank({"LOCAL_RANK": rank})
     assert workers.local_rank({"SLURM_LOCALID": "3"}) == 3 and workers.local_rank({}) == 0
+
+
+@pytest.mark.parametrize("rank", ["x", "-1"])
+def test_every_command_refuses_a_number_that_is_none(
+    rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it imports fairseq, which cannot be imported then."""
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(fairseq_commands, "import_module", None)
+    for command in (
+        fairseq_commands.generate,
+        fairseq_commands.interactive,
+        fairseq_commands.train,
+        lambda: main.run_tool("doctor", []),
+    ):
+        assert command() == 2
+        assert f"error: LOCAL_RANK={rank}: it must be the number" in capsys.readouterr().err
 
 
 def test_a_number_that_chooses_nothing_is_told(

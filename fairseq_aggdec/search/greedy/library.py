@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_aggdec.kernels.library import WORD, AcceptanceStruct
+from fairseq_aggdec.options.options import learned_positions
 from fairseq_aggdec.search.acceptance import Acceptance, exact, known
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import (
@@ -130,6 +131,7 @@ def decode(
         follower = Follower(search, state, told, generator.watch, reader.output)
     if outside:
         assert follower is not None
+        follower.positions = learned_positions([member.model for member in verifier.members])
         if whole and follower.observer is not None:
             reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))

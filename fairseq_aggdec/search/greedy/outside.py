@@ -26,7 +26,12 @@ class Follower:
         watch: is called after each iteration, while ``state`` still has all rows that were verified; None: nobody asks.
         output: what is seen of a window -> what the model said of it; None: it is not known.
         alone: nobody verifies: all places of a window are drafted.
+
+    Attributes:
+        positions: those that the verifier has learned; None: it reads any.
     """
+
+    positions: int | None = None
 
     def __init__(
         self,
@@ -93,8 +98,24 @@ class Follower:
             given = [int64_array(list(part)) for part in (lengths, *flat)]
             at = [address(part) if part else None for part in given]
             if not self.search.library.aggdec_greedy_propose(self.search.handle, *at):
+                self._check_reach(lengths, parents)
                 return
         raise ValueError(_mistake(self.drafter, draft, len(self.state.rows)))
+
+    def _check_reach(self, lengths: Sequence[int], parents: Sequence[Sequence[int]]) -> None:
+        """Raises ``ValueError`` for a draft that goes on behind the last position that the verifier has learned."""
+        if self.positions is None:
+            return
+        for place, row in enumerate(self.state.rows):
+            depths = [0]
+            for parent in parents[place] if parents else range(lengths[place]):
+                depths.append(depths[parent] + 1)
+            if row.position + max(depths) >= self.positions:
+                raise ValueError(
+                    f"{type(self.drafter).__name__}.draft() gives {max(depths)} tokens, one behind the other, for a "
+                    f"row that takes {row.end - row.position} at most (row.end - row.position): the model has learned "
+                    f"{self.positions} positions"
+                )
 
     def _verdict(self, view: Any, emitted: list[list[int]]) -> Verdict:
         state, widths = self.state, numbers(view.widths, view.count)
