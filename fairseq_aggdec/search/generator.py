@@ -84,6 +84,10 @@ class CachedGenerator(SequenceGenerator):
         self.engines: list[tuple[SearchEngine, str | None]] = []
         self.announced: set[str] = set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over: not the state of batches on a device, which belongs to this verifier."""
+        return {name: None if name == "device_loop" else own for name, own in vars(self).items()}
+
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
 
