@@ -93,10 +93,10 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     def in_library(self, state: DecodeState) -> CompiledHeadDrafts | None:
         heads, proposer = self.verifier.heads, self.proposer
         found = heads.compiled(self.proposing) if has_budget(self.draft_length) else None
-        if found is None or proposer is None:
+        compiled, project_out = heads.packed.compiled, heads.packed.project_out
+        # Behind a projection, what heads read is of another size than what layers write.
+        if found is None or proposer is None or compiled is None or project_out is not None:
             return None
-        compiled = heads.packed.compiled
-        assert compiled is not None
         self.memory = self.memory or DraftMemory(HeadOptionsStruct)
         drafts = CompiledHeadDrafts(
             self.memory,

@@ -96,6 +96,16 @@ def test_trees(layout: str, nodes: str) -> None:
         assert_same(blockwise(model, sample, prefix, draft_tree=nodes, **options), expected)
 
 
+@pytest.mark.parametrize(
+    "options", [{"decoder_output_dim": 12}, {"decoder_layers": 0, "head_layers": 2}], ids=str
+)
+def test_heads_behind_other_layers(options: dict[str, Any]) -> None:
+    """Where features are of another size than what layers write, memory was spoilt: they were read beyond their end."""
+    model, sample = headed(**options), make_batch(random_sources(3, 4))
+    for chosen in ({}, {"draft_tokens": 1}, {"strict": 5, "draft_tokens": 1}):
+        assert_same(blockwise(model, sample, **chosen), stock([model], sample))
+
+
 @LAYOUTS
 @FIRST
 @pytest.mark.parametrize("rows", [1, 6])

@@ -30,7 +30,7 @@ class WindowReader:
         device: of the model.
         accept: which drafted tokens are accepted.
         counters: get the seconds of each part.
-        sends_features: the search drafts from the features of the first model.
+        channels: of the features of the first model, if the search drafts from them; else 0.
         part: what the model's time counts as.
     """
 
@@ -40,12 +40,12 @@ class WindowReader:
         device: torch.device,
         accept: Acceptance,
         counters: Counters,
-        sends_features: bool = False,
+        channels: int = 0,
         part: str = "verify",
     ):
         self.model, self.device, self.counters = model, device, counters
         self.accept = None if known(accept) is not None else accept
-        self.sends_features, self.part = sends_features, part
+        self.channels, self.part = channels, part
         self.rows: list[int] = []  # sentences, in the order of the model's cache
         self.found = DecoderOutput(torch.empty(0), [])
 
@@ -114,11 +114,10 @@ class WindowReader:
         if self.accept is not None and window.width > 1:
             stands = self._accepted(self.accept, search, logits, window)
             search.accept(stands)
-        features = (
-            self.found.features[0].to(HOST, torch.float32).contiguous()
-            if self.sends_features
-            else None
-        )
+        features = None
+        if self.channels:
+            features = self.found.features[0].to(HOST, torch.float32).contiguous()
+            assert features.size(1) == self.channels
         search.take(logits, features)
 
     def _accepted(

@@ -116,7 +116,7 @@ def decode(
     else:
         channels = 0 if drafts is None else drafts.channels
         chains = not verifier.reads_trees or known(accept) is None
-        reader = WindowReader(verifier, state.device, accept, counters, channels > 0)
+        reader = WindowReader(verifier, state.device, accept, counters, channels)
     search = search_of(
         *(state, Rules.of(generator.options), copies or NO_COPIES, accept, drafts, outside),
         types=generator.vocab_size,
