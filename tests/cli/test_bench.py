@@ -144,19 +144,3 @@ def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
 def test_refusals(trained: Trained, tmp_path: Path, options: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         run_bench(trained, tmp_path / "never", *options)
-
-
-def test_validation_is_timed_with_both(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both searches see every sentence and come to the same BLEU."""
-    arguments = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu", *CUT]
-    more = ["--beam", "3", "--batch-size", "20", "--cpu-time", "--output", str(tmp_path / "speed")]
-    monkeypatch.setattr("sys.argv", ["validation_speed.py", *arguments, *more])
-    script("scripts.recipes.beam.validation_speed").main()
-    found = json.loads((tmp_path / "speed.json").read_text())["results"]
-    assert list(found) == ["stock", "beam"]
-    assert {line["sentences"] for line in found.values()} == {53}
-    assert len({line["bleu"] for line in found.values()}) == 1
-    assert all(line["seconds"] > 0 and line["bleu"] > 0 for line in found.values())
-    assert "| `beam` | 53 |" in (tmp_path / "speed.md").read_text()

@@ -358,21 +358,3 @@ def test_memory_of_systems(arguments: list[str], tmp_path: Path) -> None:
     found = json.loads((tmp_path / "memory.json").read_text())["results"]["4"]
     assert list(found) == ["fairseq beam 1", "ours, IAD"]
     assert all(peak > 10 for peak in found.values())
-
-
-def test_validation_needs_references(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["validation_speed.py", *arguments])
-    with pytest.raises(SystemExit, match="--gen-subset test has no references"):
-        script("scripts.recipes.beam.validation_speed").main()
-
-
-def test_beam_search_is_replayed_at_another_size(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "replay"
-    more = ["--beam", "3", "--size", "tiny", "--limit", "3", "--output", str(output)]
-    monkeypatch.setattr("sys.argv", ["beam_base_speed.py", *arguments, *more])
-    script("scripts.recipes.beam.base_speed").main()
-    record = json.loads((tmp_path / "replay.json").read_text())
-    assert [row["system"] for row in record["results"]] == ["beam3", "search3"]
-    assert record["nodes"] > 3

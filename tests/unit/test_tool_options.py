@@ -82,15 +82,12 @@ OWN = {
     "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
     "scripts.recipes.gad.tree_drafts": ["--output", "{tmp}/out"],
     "scripts.recipes.gad.replay": ["--record", "{tmp}/out"],
-    "scripts.recipes.beam.validation_speed": [],
-    "scripts.recipes.beam.base_speed": [],
     "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
     "scripts.recipes.interleaved.figures": ["--model", "a={model}", "--output", "{tmp}/out"],
     "scripts.recipes.blockwise.table": ["--models", "a/1={model}", "--output", "{tmp}/out"],
 }
 # What some tools refuse besides, with one sentence; tested below.
 ALSO_REFUSED = {
-    "scripts.recipes.beam.validation_speed": {"lm_path", "prefix_size"},
     "scripts.recipes.gad.tree_drafts": {"acceptance"},
 }
 # Options of training, of logging and of how data are read, which change no output of fairseq-generate either; those of
@@ -297,8 +294,6 @@ def test_what_cannot_arrive_is_refused(name: str, arguments: list[str], seen: Se
         ("audit", ["--decoding", "iad", "--beam", "3"]),
         ("audit", ["--decoding", "beam", "--beam", "3", "--beams", "2"]),
         ("trace", ["--decoding", "iad", "--beam", "3"]),
-        ("scripts.recipes.beam.validation_speed", ["--lm-path", "lm.pt"]),
-        ("scripts.recipes.beam.validation_speed", ["--prefix-size", "2"]),
         ("scripts.recipes.gad.tree_drafts", ["--draft-tree", "8", "--output", "out"]),
         ("bench", ["--decoding", "gad"]),
         (
