@@ -4,6 +4,7 @@
 # Variables that a user may set:
 #   BASE_PYTHON   the Python to build on, 3.11 to 3.13 (default: the first found)
 #   AGGDEC_TORCH  the PyTorch to take, as pip spells it: torch==2.12.1 (default: see choose_torch)
+#   AGGDEC_LIBRARIES  kernels to compile: plain avx2 avxvnni avx512 amx neon (default: plain and what is best here)
 #   REDO_VENV=1   make .venv/ afresh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,7 +40,7 @@ choose_python() {
 
 # All that the environment depends on; its folder, which stands in its commands, comes last.
 wanted_stamp() {
-    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh fairseq_aggdec/kernels/source/{,search/,vector/}*.* | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
+    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh fairseq_aggdec/kernels/source/{,search/,vector/}*.* | cksum)" "${AGGDEC_TORCH:-}${AGGDEC_LIBRARIES:-}" "$PWD"
 }
 
 right_python() { # the Python in .venv runs and is of the version asked for
@@ -97,13 +98,28 @@ choose_torch() {
     fi
 }
 
+# Of the kernels a checkout needs the plain set, which the others are compared with, and the best that this processor runs.
+# A wheel has all of them: pip, without this variable, compiles each. The file that tells what the processor can do: $1.
+choose_libraries() {
+    local flags best=
+    flags=" $(grep -m 1 -E '^(flags|Features)[[:space:]]*:' "${1:-/proc/cpuinfo}" 2>/dev/null || true) "
+    case "$(uname -m)$flags" in
+        x86_64*" amx_int8 "*) best=amx ;;
+        x86_64*" avx512_vnni "*) best=avx512 ;;
+        x86_64*" avx_vnni "*) best=avxvnni ;;
+        x86_64*" avx2 "*) best=avx2 ;;
+        aarch64*" asimddp "*) best=neon ;;
+    esac
+    echo "plain $best"
+}
+
 # The isolated build of fairseq-fixed would fetch a PyTorch of its own, the newest and with CUDA,
 # unless it is pinned there too: by PIP_CONSTRAINT for older versions of pip, by
 # PIP_BUILD_CONSTRAINT for newer ones. Its parts that text tasks need are compiled with -O3 by its own
 # flags; CFLAGS halves the time for the others. With CUDA_HOME it would look for nvcc as well.
 install() {
     printf '%s\n' "$torch" >"$CONSTRAINTS"
-    env -u CUDA_HOME CFLAGS="${CFLAGS:--O1 -g0}" \
+    env -u CUDA_HOME CFLAGS="${CFLAGS:--O1 -g0}" AGGDEC_LIBRARIES="${AGGDEC_LIBRARIES:-$(choose_libraries)}" \
         PIP_CONSTRAINT="$CONSTRAINTS" PIP_BUILD_CONSTRAINT="$CONSTRAINTS" \
         PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
         "$PYTHON" -m pip install ${index[@]+"${index[@]}"} "$torch" -e ".[$EXTRAS]" >"$LOG" 2>&1 &&

@@ -32,6 +32,31 @@ esac
 
 
 @pytest.mark.parametrize(
+    ("machine", "line", "libraries"),
+    [
+        ("x86_64", "flags\t\t: fpu avx2 avx512_vnni amx_int8 amx_tile", "plain amx"),
+        ("x86_64", "flags : avx2 avx512f avx512_vnni", "plain avx512"),
+        ("x86_64", "flags : avx2 avx_vnni", "plain avxvnni"),
+        ("x86_64", "flags : fma avx2", "plain avx2"),
+        ("x86_64", "flags : sse2", "plain "),
+        ("aarch64", "Features\t: fp asimd asimddp", "plain neon"),
+        ("riscv64", "isa : rv64imafdc", "plain "),
+    ],
+)
+def test_kernels_of_a_checkout(machine: str, line: str, libraries: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\n", encoding="utf-8")
+    (tmp_path / "uname").write_text(f"#!/bin/sh\necho {machine}\n", encoding="utf-8")
+    (tmp_path / "uname").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f'{FUNCTIONS}\nchoose_libraries "$1"', "_", str(tmp_path / "cpuinfo")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.rstrip("\n") == libraries, done.stderr
+
+
+@pytest.mark.parametrize(
     ("configured", "theirs", "torch", "index"),
     [
         (f"9.9, {VERSION}+cpu, 2.0", "", f"torch=={VERSION}+cpu", False),
