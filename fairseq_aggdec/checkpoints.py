@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,8 @@ def check_models(
 def check_direction(cfg: Any, states: Mapping[str, Mapping[Any, Any]]) -> None:
     """Warns of a model that was trained in the opposite direction: with a joint dictionary nothing else shows it.
 
+    A checkpoint that stores no languages was trained in the direction of its data folder.
+
     Args:
         cfg: of a translation task, after ``setup_task``, which infers languages that are not named.
         states: of the models, by their files.
@@ -129,11 +132,33 @@ def check_direction(cfg: Any, states: Mapping[str, Mapping[Any, Any]]) -> None:
     here = [named(cfg, f"{side}_lang") for side in EMBEDDINGS]
     for path, state in states.items():
         there = [option(state, f"task.{side}_lang", f"{side}_lang") for side in EMBEDDINGS]
+        if there == [None, None]:
+            there = list(of_folder(cfg))
         if None not in here and there == here[::-1] != here:
             logger.warning(
                 "%s was trained from %s to %s, but decodes from %s to %s: exchange --source-lang and --target-lang, "
                 "unless it knows both directions",
                 *(path, *there, *here),
+            )
+
+
+def of_folder(cfg: Any) -> tuple[str | None, str | None]:
+    """The languages that fairseq takes where none are named: those of the first file of the data folder."""
+    from fairseq.data.data_utils import infer_language_pair
+
+    folder = str(named(cfg, "data") or "").split(os.pathsep)[0]
+    source, target = infer_language_pair(folder) if os.path.isdir(folder) else (None, None)
+    return source, target
+
+
+def check_named(given: Sequence[str | None], cfg: Any) -> None:
+    """Raises ``ValueError`` for a language that fairseq has replaced, because only one of the two was named."""
+    for side, asked in zip(EMBEDDINGS, given, strict=True):
+        taken = named(cfg, f"{side}_lang")
+        if asked not in (None, taken):
+            raise ValueError(
+                f"--{side}-lang {asked}: fairseq takes {taken}, as the data folder has it, unless both languages are "
+                "named: add the other one"
             )
 
 

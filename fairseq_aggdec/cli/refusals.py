@@ -21,6 +21,17 @@ from fairseq_aggdec.jobs.ranks import local_rank
 
 REFUSED = 2
 DEBUG = "--debug"
+OF_FAIRSEQ = (
+    "fairseq.",
+    "fairseq_cli.",
+    "numpy.random",
+    "sentencepiece",
+)  # with what it hands options to
+CHECKS_OPTIONS = (
+    "fairseq.models.",
+    "fairseq.search",
+)  # rooms of fairseq whose ValueErrors are about options
+NO_DICTIONARY = "@@ "  # what fairseq takes for the file where --replace-unk names none
 UNREADABLE_PIECES = "INTERNAL: could not parse ModelProto"  # of sentencepiece
 # How a sentence of fairseq begins that does not say what to do -> what to do.
 ADVICE = {
@@ -132,13 +143,9 @@ def refusal(error: Exception) -> str | None:
     if isinstance(error, ValueError | MemoryError) and ours and text:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
-    stated = stated or (isinstance(error, ValueError) and module.startswith("fairseq.models."))
-    stated = stated or text.startswith(("Unknown post_process option", UNREADABLE_PIECES))
-    if (
-        stated
-        and text
-        and (ours or module.startswith(("fairseq.", "fairseq_cli.", "sentencepiece")))
-    ):
+    stated = stated or (isinstance(error, ValueError) and module.startswith(CHECKS_OPTIONS))
+    stated = stated or text.startswith(("Unknown post_process", "Seed must", UNREADABLE_PIECES))
+    if stated and text and (ours or module.startswith(OF_FAIRSEQ)):
         return text
     return None
 
@@ -147,6 +154,8 @@ def of_a_file(error: OSError, text: str) -> str:
     """The sentence of the system; where a dictionary is not there, with the dictionaries that the folder has."""
     path = Path(str(error.filename))
     if isinstance(error, FileNotFoundError):
+        if error.filename == NO_DICTIONARY:
+            return "--replace-unk of an interactive command needs the file of a dictionary of words: --replace-unk FILE"
         if " " not in text:
             return f"there is no {text}"
         others = ", ".join(sorted(other.name for other in path.parent.glob("dict.*.txt")))

@@ -20,6 +20,7 @@ from fairseq_aggdec.checkpoints import (
     check_built,
     check_direction,
     check_files,
+    check_named,
     check_when_loaded,
     named,
     path_of,
@@ -65,8 +66,10 @@ class Hooks(FairseqTask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """fairseq's, after the files that the command names have been checked."""
         states = check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
+        given = [named(cfg, name) for name in ("source_lang", "target_lang")]
         task = super().setup_task(cfg, **kwargs)
         if cls.kind in AS_TRANSLATION:
+            check_named(given, cfg)
             check_direction(cfg, states)
         return task
 

@@ -370,18 +370,18 @@ def test_another_task_is_refused_by_the_python_interface(
         outputs(saved(state, tmp_path), data)
 
 
+@pytest.mark.parametrize("stored", ["ab", (None, None)])  # else the data folder tells the direction
 @pytest.mark.parametrize(("languages", "warned"), [("ba", 1), ("ab", 0), ("aa", 0), ("xy", 0)])
 def test_a_model_of_the_opposite_direction_is_named(
-    languages: str, warned: int, state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    languages: str, warned: int, stored: Any, state: State, tmp_path: Path, caplog: Any
 ) -> None:
-    state["cfg"]["task"].update({"source_lang": "a", "target_lang": "b"})
-    path = saved(state, tmp_path)
+    state["cfg"]["task"].update(zip(("source_lang", "target_lang"), stored, strict=True))
+    (tmp_path / "test.a-b.a.bin").touch()
     source, target = languages
-    given = argparse.Namespace(source_lang=source, target_lang=target)
-    check_direction(given, {str(path): state})
-    said = [r.getMessage() for r in caplog.records if "exchange --source-lang" in r.getMessage()]
-    assert len(said) == warned
-    assert all(f"{path} was trained from a to b, but decodes from b to a" in text for text in said)
+    given = argparse.Namespace(source_lang=source, target_lang=target, data=str(tmp_path))
+    check_direction(given, {"model.pt": state})
+    said = "model.pt was trained from a to b, but decodes from b to a: exchange --source-lang"
+    assert caplog.text.count(said) == caplog.text.count("exchange") == warned
 
 
 @pytest.mark.parametrize("text", ["print(1)", "[1]", "{", "{'a': open('x')}", "(" * 9999])

@@ -101,6 +101,7 @@ class Case:
         says: pattern-free text that the message has to contain; empty for ``works``.
         make: makes the faulty files, in a folder of the case's own.
         lossless: what is decoded is what stock gives.
+        as_stock: stock with the options of the case, not with those that greedy methods know.
         writes: the case may change its own folder (what it was asked to write).
         stdin: of the command.
         disk: bytes after which a file has no room; None: no limit.
@@ -114,6 +115,7 @@ class Case:
     says: str = ""
     make: Callable[[Bench, Path], object] | None = None
     lossless: bool = True
+    as_stock: bool = False
     writes: bool = False
     stdin: str = ""
     disk: int | None = None

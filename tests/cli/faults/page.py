@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.cli.faults import files, options, stored, tools
+from tests.cli.faults import files, options, reports, stored, tools
 from tests.cli.faults.bench import Case
 
 HEAD = """# Faults and what comes of them
@@ -21,7 +21,7 @@ that runs the command.
 
 
 def all_cases() -> list[Case]:
-    return [*options.cases(), *files.cases(), *stored.cases(), *tools.cases()]
+    return [*options.cases(), *files.cases(), *stored.cases(), *tools.cases(), *reports.cases()]
 
 
 def page() -> str:
