@@ -1,6 +1,7 @@
 """Attention other than PyTorch's: in one launch on a GPU; on a CPU without a library's sums, which round by where a
 query stands."""
 
+from collections.abc import Iterator
 from itertools import product
 
 import torch
@@ -18,6 +19,7 @@ WIDEST = 128
 TRIED = dict(
     zip(PRECISIONS, (40, 64, 128), strict=True)
 )  # of those with which a precision is tried
+SPAN = 70  # with which windows are tried
 TILE = 4  # slots of a block of `attend_slots`
 # Up to here every slot has a block: a GPU runs all of them at once. A slot gets the same numbers either way.
 FEW_BLOCKS = 512
@@ -167,22 +169,40 @@ def _launch(
 @tries("attend", "attend_slots")
 def attends_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Tells whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
-    first, heads, size = torch.tensor([[0], [58], [7]]), 2, TRIED[dtype]
+    heads, size = 2, TRIED[dtype]
+    return all(
+        alike(window, RandomAttention(window, dtype, heads, size), mask, sight, few)
+        for (window, mask, sight), few in product(_windows(device, dtype), (0, FEW_BLOCKS))
+    )
+
+
+def _windows(
+    device: torch.device, dtype: torch.dtype
+) -> Iterator[tuple[GridWindow, Tensor, Sight]]:
+    """Windows that kernels are tried with, and what their slots see."""
+    first = torch.tensor([[0], [58], [7]])
     used = torch.minimum(torch.arange(5), first % 5)
     for places in (first, first + used):
         at, shape = places.flatten().to(device), (*places.shape, WORD)
         last = places[:, -1:].expand_as(places).flatten().to(device)
         seen = 1 << at
         seen |= seen - 1 & 5
-        windows = (
+        for window in (
             GridWindow(at, at, shape, last),
             GridTree(at, at, shape, at, seen.unsqueeze(1)),
-        )
-        for window, few in product(windows, (0, FEW_BLOCKS)):
-            numbers = RandomAttention(window, dtype, heads, size)
-            if not alike(window, numbers, window.mask(dtype), window.sight(), few):
-                return False
-    return True
+        ):
+            yield window, window.mask(dtype), window.sight()
+    # More keys than all threads read at once; each slot sees some of them, as in a beam, or only the nearest.
+    places = 2 * first + used
+    at, keys = places.flatten().to(device), 3 * WORD
+    window = GridWindow(at, at, (*places.shape, keys))
+    yield window, window.mask(dtype, SPAN), window.sight(SPAN)
+    mask = window.mask(dtype).clone()
+    chance = torch.Generator().manual_seed(7)
+    hidden = torch.rand(mask.shape, generator=chance).to(device) < 0.5
+    hidden.scatter_(3, at.view(len(first), 1, -1, 1), False)
+    mask.masked_fill_(hidden, -torch.inf)
+    yield window, mask, Sight(at, mask=mask)
 
 
 class RandomAttention:

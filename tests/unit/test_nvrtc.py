@@ -90,17 +90,23 @@ def test_nvrtc_is_where_pytorch_has_it(tmp_path: Path, monkeypatch: pytest.Monke
     wheel = tmp_path / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
+    builtins = wheel.with_name("libnvrtc-builtins.so.12.8")
+    for place in (builtins, wheel.with_name("libnvrtc-builtins.so.13.0")):
+        place.touch()
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     for place in (tmp_path / "torch" / "lib" / "libcaffe2_nvrtc.so", "libnvrtc.so.12", wheel):
+        asked: list[str] = []
 
-        def opened(name: str, wanted: str = str(place)) -> Any:
-            if name != wanted:
+        def opened(name: str, wanted: str = str(place), asked: list[str] = asked) -> Any:
+            asked.append(name)
+            if name not in (wanted, str(builtins)):
                 raise OSError
             return mock.Mock()
 
         with mock.patch.object(ctypes, "CDLL", opened):
             assert nvrtc.library() is not None
+        assert asked[0] == str(builtins)  # which NVRTC 13.0 does not find
     nothing = mock.patch.object(ctypes, "CDLL", mock.Mock(side_effect=OSError))
     with nothing, pytest.raises(OSError, match="no NVRTC"):
         nvrtc.library()
@@ -109,12 +115,20 @@ def test_nvrtc_is_where_pytorch_has_it(tmp_path: Path, monkeypatch: pytest.Monke
 class Compiler:
     """NVRTC that refuses every source."""
 
+    SAYS = b"sm_70 is deprecated: warning\nchain.cu(3): error: tensor cores are needed\n"
+
+    def nvrtcGetProgramLogSize(self, program: Any, size: Any) -> None:
+        size._obj.value = len(self.SAYS)
+
+    def nvrtcGetProgramLog(self, program: Any, log: Any) -> None:
+        log.value = self.SAYS[:-1]
+
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: int(name == "nvrtcCompileProgram")
 
 
 def test_what_the_compiler_says_is_told() -> None:
-    with pytest.raises(RuntimeError, match="NVRTC"):
+    with pytest.raises(RuntimeError, match=r"NVRTC: chain\.cu.*error: tensor cores are needed"):
         nvrtc.compiled(Compiler(), "bookkeeping", "sm_90")
 
 
@@ -153,7 +167,7 @@ class Driver:
         blocks, _, _, threads, *_, pointers, extra = rest
         assert extra is None and threads.value in operators.THREADS.values()
         kernel = getattr(self.library, f"run_{self.names[function.value - 1]}")
-        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks.value), ctypes.c_longlong(1))
+        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks.value))
         return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -76,14 +77,18 @@ def candidates(
     return values, tokens, ends
 
 
+# Rows and types with which kernels are tried: of several parts, and so many that threads read several groups.
+SEVERAL_PARTS = 3, 2 * gpu.PART + 5
+LONG_ROWS, MANY_ROWS = (12, 16 * 1024 + 5), (140, gpu.PART + 453)
+
+
 @gpu.tries("largest")
 def finds_alike(device: torch.device) -> bool:
     """Tells whether the kernel finds what PyTorch's operators find, in every precision."""
-    for dtype in gpu.PRECISIONS:
-        x, likely = _logits(device, dtype)
+    for x, likely in _logits(device, SEVERAL_PARTS, LONG_ROWS):
         x[:, -1] = 9.0  # as large as the largest
         places = x.new_empty(len(x), dtype=torch.int64)
-        gpu.operators().largest(*x.shape, gpu.PRECISIONS[dtype], x, places)
+        gpu.operators().largest(*x.shape, gpu.PRECISIONS[x.dtype], x, places)
         if not torch.equal(places.cpu(), likely[:, 0]):
             return False
     return True
@@ -92,14 +97,16 @@ def finds_alike(device: torch.device) -> bool:
 @gpu.tries("leaders", "best")
 def ranks_alike(device: torch.device) -> bool:
     """Tells whether the kernels rank as PyTorch's operators do, in every precision."""
-    found = (_logits(device, dtype) for dtype in gpu.PRECISIONS)
+    found = _logits(device, SEVERAL_PARTS, MANY_ROWS)
     return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in found)
 
 
-def _logits(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows that begin anywhere, of several parts, and their eight likeliest tokens."""
+def _logits(device: torch.device, *shapes: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows that begin anywhere, in every precision, and their eight likeliest tokens."""
     chance = torch.Generator().manual_seed(7)
-    x = torch.randn(3, 2 * gpu.PART + 5, generator=chance).clamp_(max=1.0)
-    likely = torch.rand(x.shape, generator=chance).topk(8).indices
-    x = x.scatter_(1, likely, torch.arange(9.0, 1.0, -1.0).expand(3, 8))
-    return x.to(device, dtype), likely
+    for shape in shapes:
+        x = torch.rand(shape, generator=chance)
+        likely = torch.rand(shape, generator=chance).topk(8).indices
+        x = x.scatter_(1, likely, torch.arange(9.0, 1.0, -1.0).expand(len(x), 8))
+        for dtype in gpu.PRECISIONS:
+            yield x.to(device, dtype, copy=True), likely

@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,12 @@ def library() -> Any:
     Raises:
         OSError: PyTorch has none.
     """
-    folder = Path(torch.__file__).parent
-    name = f"libnvrtc.so.{(torch.version.cuda or '').split('.')[0]}"
+    folder, major = Path(torch.__file__).parent, (torch.version.cuda or "").split(".")[0]
+    name = f"libnvrtc.so.{major}"
+    # NVRTC opens a second library by its name, which 13.0 does not look for beside itself: so it is there already.
+    for builtins in folder.parent.glob(f"nvidia/*/lib/libnvrtc-builtins.so.{major}*"):
+        with suppress(OSError):
+            ctypes.CDLL(str(builtins))
     # PyTorch's own library is linked with its NVRTC, wherever that was installed.
     places = [folder / "lib" / "libcaffe2_nvrtc.so", name]
     for place in (*places, *folder.parent.glob(f"nvidia/*/lib/{name}")):
@@ -106,7 +111,8 @@ def _compiled(nvrtc: Any, source: str, text: bytes, shared: bytes, words: Sequen
         said = log.value.decode(errors="replace")
         logger.debug("NVRTC: %s", said)
         if failed:
-            raise RuntimeError(f"NVRTC: {said.strip().partition(chr(10))[0]}")
+            lines = said.strip().splitlines() or [""]  # warnings may come first
+            raise RuntimeError(f"NVRTC: {next((x for x in lines if 'error' in x), lines[0])}")
         _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         code = ctypes.create_string_buffer(size.value)
         _check(nvrtc.nvrtcGetCUBIN(program, code))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -83,42 +85,56 @@ class FusedBookkeeping(Bookkeeping):
 
 @gpu.tries("begin", "ban", "look", "judge")
 def decides_alike(device: torch.device) -> bool:
-    """Tells whether iterations leave the same on two boards, one for PyTorch's operators and one for the kernels."""
-    chance, types = torch.Generator().manual_seed(7), 2500
+    """Tells whether some iterations leave the same on a board of PyTorch's operators and on one of the kernels."""
     drafter = DeviceDrafter()
     drafter.ragged = drafter.reads_features = True
     # In the last case no token may occur twice, and some are drafted again.
     cases: list[tuple[int, Acceptance, int, int]] = [
-        *((1, exact, 0, types), (4, exact, 0, types), (4, TopBeta(3, 1.0), 1, 8))
+        *((1, exact, 0, TYPES), (4, exact, 0, TYPES), (4, TopBeta(3, 1.0), 1, 8))
     ]
-    for (width, accept, ngram, drafted_types), dtype in zip(cases, gpu.PRECISIONS, strict=True):
-        rules = Rules(1, 3, 2, unk_penalty=0.5, no_repeat_ngram_size=ngram)
-        twins = [(kind(rules, accept), _board(device)) for kind in (Bookkeeping, FusedBookkeeping)]
-        for _ in range(3):
-            # Several parts; the largest logit of some positions is there twice.
-            logits = torch.randn(4, width, types, generator=chance)
-            logits[:, :, -1] = logits.amax(-1)
-            block = torch.randint(4, drafted_types, (4, width - 1), generator=chance)
-            logits[::2, :-1].scatter_(2, block[::2].unsqueeze(2), 5.0)  # the likeliest tokens
-            features = torch.randn(4 * width, 2, generator=chance).half().to(device)
-            drafted = block.to(device) if width > 1 else None
-            for books, board in twins:
-                rows = board.rows(board.owners)
-                asked = books.begin(board, rows, drafted, drafter)
-                own = logits.flatten(0, 1).to(device, dtype, copy=True)  # changed in place
-                books.end(board, rows, asked, own, features)
-        boards = zip(*(written(board) for _, board in twins), strict=True)
-        if not all(torch.allclose(plain, own, 1e-4, 1e-4) for plain, own in boards):
-            return False
+    for width, accept, ngram, drafted_types in cases:
+        steps = list(_steps(width, drafted_types))
+        for dtype in gpu.PRECISIONS:
+            rules = Rules(1, 3, 2, unk_penalty=0.5, no_repeat_ngram_size=ngram)
+            twins = [
+                (kind(rules, accept), _board(device, MANY_POSITIONS // width - 1))
+                for kind in (Bookkeeping, FusedBookkeeping)
+            ]
+            for logits, block, features in steps:
+                drafted = block.to(device) if width > 1 else None
+                for books, board in twins:
+                    rows = board.rows(board.owners[: len(logits)])
+                    asked = books.begin(board, rows, drafted, drafter)
+                    own = logits.flatten(0, 1).to(device, dtype, copy=True)  # changed in place
+                    books.end(board, rows, asked, own, features.to(device))
+            pairs = zip(*(written(board) for _, board in twins), strict=True)
+            if not all(torch.allclose(plain, own, 1e-4, 1e-4) for plain, own in pairs):
+                return False
     return True
 
 
-def _board(device: torch.device) -> Board:
-    """Three sentences, of which the first ends soon and the second has forced tokens; a fourth row has none."""
-    board = Board((3, 20), 2, 2, device, torch.float16, pad=1)
+# Types of a vocabulary of several parts; positions from which on a block reads all of them, a thread several groups.
+TYPES, MANY_POSITIONS = 2500, 160
+
+
+def _steps(width: int, drafted_types: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Logits (R, W, V), drafts (R, W - 1) and features of some iterations, of few rows and of many."""
+    chance = torch.Generator().manual_seed(7)
+    for count in (4, MANY_POSITIONS // width, 4):
+        # The largest logit of some positions is there twice.
+        logits = torch.rand(count, width, TYPES, generator=chance)
+        logits[:, :, -1] = logits.amax(-1)
+        block = torch.randint(4, drafted_types, (count, width - 1), generator=chance)
+        logits[::2, :-1].scatter_(2, block[::2].unsqueeze(2), 5.0)  # the likeliest tokens
+        yield logits, block, torch.randn(count * width, 2, generator=chance).half()
+
+
+def _board(device: torch.device, sentences: int) -> Board:
+    """Sentences of which the first ends soon and the second has forced tokens; the fourth row has none."""
+    board = Board((sentences, 20), 2, 2, device, torch.float16, pad=1)
     ends = Row(0, [2], end=3, floor=0), Row(1, [2], end=12, floor=4, prefix=[7, 8])
-    board.set([*ends, Row(2, [2], end=12, floor=0)])
-    send_into(board.owners, [2, 0, 1, 3])
+    board.set([*ends, *(Row(i, [2], end=12, floor=0) for i in range(2, sentences))])
+    send_into(board.owners, [2, 0, 1, sentences, *range(3, sentences)])
     return board
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ FLAGS = [
     "-Wno-unknown-pragmas",
     "-shared",
     "-fPIC",
-    "-pthread",
 ]
 if "libasan" in os.environ.get("LD_PRELOAD", ""):  # scripts/test.sh sanitizers
     FLAGS += ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -54,32 +53,43 @@ def build() -> Path:
 
 
 @functools.cache
+def _compiled() -> Any:
+    return ctypes.CDLL(str(build()))
+
+
+Form = Callable[..., None]  # runs a kernel, by its name and its arguments
+_forms: list[Form] = []  # the last one runs
+
+
+@functools.cache
 def _registered() -> torch.library.Library:
-    """Makes the operators run on tensors of a CPU, each block of one thread."""
+    """Makes the operators run on tensors of a CPU."""
     operators.operators()
-    compiled = ctypes.CDLL(str(build()))
     library = torch.library.Library(operators.NAMESPACE, "IMPL", "CPU")
     for name in operators.SCHEMAS:
-        library.impl(name, functools.partial(run, compiled, name))
+        library.impl(name, functools.partial(lambda own, *given: _forms[-1](own, *given), name))
     return library
 
 
-def run(compiled: Any, name: str, *arguments: Any, threads: int = 1) -> None:
-    kernel = getattr(compiled, f"run_{name}")
-    kernel.argtypes, kernel.restype = (ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong), None
+def in_one_thread(name: str, *arguments: Any) -> None:
+    """Runs a kernel, each block as one thread."""
+    kernel = getattr(_compiled(), f"run_{name}")
+    kernel.argtypes, kernel.restype = (ctypes.c_char_p, ctypes.c_longlong), None
     given = operators.SIGNATURES[name].read(arguments)
-    kernel(words(given), given[0], threads)
+    kernel(words(given), given[0])
 
 
 @contextmanager
-def fused_kernels() -> Iterator[None]:
-    """While this holds, the kernels are there on every device; without a C++ compiler they are not."""
+def fused_kernels(form: Form = in_one_thread) -> Iterator[None]:
+    """While this holds, the kernels are there on every device, in a form; without a C++ compiler they are not."""
     there = shutil.which(COMPILER) is not None
     if there:
         _registered()
+    _forms.append(form)
     operators.try_again(everything=True)
     try:
         with mock.patch.object(operators, "ready", lambda device: there):
             yield
     finally:
+        _forms.pop()
         operators.try_again(everything=True)
