@@ -6,7 +6,7 @@ parameter becomes the tensor of the checkpoint, which is mapped: memory is taken
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
@@ -26,10 +26,6 @@ ASSIGN = "assign_to_params_buffers"
 class OneCopy(TorchFunctionMode):
     """A context in which fairseq loads checkpoints; models come to it by :func:`adopt`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.models: list[tuple[list[Any], list[list[tuple[nn.Module, str]]]]] = []
-
     def __enter__(self) -> Self:
         self.token = _loading.set(self)
         found: Self = super().__enter__()
@@ -43,14 +39,6 @@ class OneCopy(TorchFunctionMode):
     ) -> None:
         super().__exit__(kind, error, trace)
         _loading.reset(self.token)
-        for hooks, shared in self.models:
-            for hook in hooks:
-                hook.remove()
-            for places in shared:
-                # Of a parameter in several places the last that was loaded counts.
-                module, name = places[-1]
-                for other, own in places:
-                    other._parameters[own] = module._parameters[name]
 
     def __torch_function__(
         self,
@@ -66,24 +54,50 @@ class OneCopy(TorchFunctionMode):
             return written
         return func(*args, **kwargs)
 
-    def adopt(self, model: nn.Module) -> None:
-        places: dict[int, list[tuple[nn.Module, str]]] = {}
-        for _, module in model.named_modules(remove_duplicate=False):
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    places.setdefault(id(parameter), []).append((module, name))
-        hooks = [one.register_load_state_dict_pre_hook(_take) for one in model.modules()]
-        self.models.append((hooks, [found for found in places.values() if len(found) > 1]))
-
 
 _loading: ContextVar[OneCopy | None] = ContextVar("loading", default=None)
 
 
-def adopt(model: nn.Module) -> None:
-    """Within :class:`OneCopy`, has a model that was built take the tensors of the state that it loads next."""
-    context = _loading.get()
-    if context is not None:
-        context.adopt(model)
+def adopt(model: nn.Module) -> bool:
+    """Within :class:`OneCopy`, has a model that was built take the tensors of the state that it loads next.
+
+    Returns:
+        whether it is within.
+    """
+    if _loading.get() is None:
+        return False
+    take_tensors(model)
+    return True
+
+
+def take_tensors(
+    model: nn.Module, before: Callable[[dict[str, Tensor]], object] | None = None
+) -> None:
+    """Has a model take the tensors of the state that it loads next, where PyTorch would copy them.
+
+    Args:
+        before: gets the state, and may exchange tensors in it.
+    """
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                places.setdefault(id(parameter), []).append((module, name))
+    hooks = []
+    if before is not None:
+        hooks.append(model.register_load_state_dict_pre_hook(lambda _, given, *rest: before(given)))
+    hooks += [one.register_load_state_dict_pre_hook(_take) for one in model.modules()]
+
+    def loaded(*_: Any) -> None:
+        for hook in hooks:
+            hook.remove()
+        for found in places.values():
+            # Of a parameter in several places the last that was loaded counts.
+            module, name = found[-1]
+            for other, own in found:
+                other._parameters[own] = module._parameters[name]
+
+    hooks.append(model.register_load_state_dict_post_hook(loaded))
 
 
 def _take(

@@ -7,12 +7,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models import FairseqMultiModel
 from fairseq.tasks import TASK_REGISTRY
-from fairseq.utils import resolve_max_positions
+from fairseq.utils import resolve_max_positions, split_paths
 from torch import Tensor
 
 from fairseq_aggdec.checkpoints import check_files
@@ -39,6 +40,7 @@ def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) ->
         return TranslationAggdecTask.setup_task(cfg.task)
     own = {name: cfg.task[name] for name in (*NAMES, "data", "source_lang", "target_lang")}
     args = Namespace(**{**trained, **own, "bf16": cfg.common.bf16, "path": cfg.common_eval.path})
+    _find_moved(args)
     for side in ("left_pad_source", "left_pad_target"):
         if name == APART and hasattr(args, side):
             setattr(args, side, str(getattr(args, side)))  # which fairseq evaluates
@@ -49,6 +51,15 @@ def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) ->
         task.model_lang_pairs = list(args.lang_pairs)  # of decoding fairseq would build one
         _direction(task.model_lang_pairs, args.source_lang, args.target_lang)
     return adopt(task)
+
+
+def _find_moved(args: Namespace) -> None:
+    """Names files that a checkpoint's options name, and that are gone, in the data folder if they are there."""
+    for name in ("fixed_dictionary", "lang_dict"):
+        path = getattr(args, name, None)
+        if path and not Path(path).is_file():
+            moved = Path(split_paths(args.data)[0], Path(path).name)
+            setattr(args, name, str(moved if moved.is_file() else path))
 
 
 def _direction(pairs: Sequence[str], source: str, target: str) -> str:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="seconds of every phase of a request: its headers, its body, its answer, reading it (default: 60)",
     )
     add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
+    add(
+        "--workers",
+        type=count,
+        default=1,
+        help="processes that answer, each with its own model, queue and metrics; they share a packed folder's memory",
+    )
     return parser
 
 
@@ -137,8 +145,15 @@ def main(given: Sequence[str] | None = None) -> None:
     installing.need("aggdec serve", "serve", *NEEDED)
     from fairseq_aggdec.serve.app import Service
     from fairseq_aggdec.serve.limits import ServiceSettings
-    from fairseq_aggdec.serve.running import run
+    from fairseq_aggdec.serve.running import announce, bound, run
+    from fairseq_aggdec.serve.workers import divided
 
+    if args.workers > 1 and not hasattr(os, "fork"):
+        raise SystemExit("error: --workers: this system has no fork; start several services")
+    address = bound(args.host, args.port)
+    ready: Callable[[], object] = functools.partial(announce, address, args.host)
+    if args.workers > 1:
+        ready = divided(args.workers, ready)
     try:
         translator = fairseq_aggdec.from_pretrained(
             args.model,
@@ -159,4 +174,4 @@ def main(given: Sequence[str] | None = None) -> None:
         service = Service(translator, ServiceSettings(**wanted))
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    run(service, args.host, args.port)
+    run(service, address, ready)

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import ABOUT, NEW_ENTRIES, CheckpointError
+from fairseq_aggdec.compat import ABOUT, NEW_ENTRIES, CheckpointError, checked_model
 from fairseq_aggdec.kernels.layout import Layout
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.stored import PARTS, PackedProduct, Stored, attach, key_of
 from fairseq_aggdec.kernels.switches import INSTRUCTIONS
+from fairseq_aggdec.one_copy import take_tensors
 from fairseq_aggdec.packed.files import (
     CHECKPOINT,
     VERSION,
@@ -69,11 +70,39 @@ def take_stored(checkpoint: str, model: nn.Module) -> None:
     Raises:
         CheckpointError: the folder is damaged.
     """
+    if (stored := _stored_beside(checkpoint)) is not None:
+        attach(model, stored)
+
+
+def load_stored(checkpoint: str, model: nn.Module) -> None:
+    """Has a model that fairseq is about to load from the checkpoint of a folder use what is mapped there.
+
+    fairseq reads the file into memory. Tensors that the mapped file has under the same name, with the same numbers,
+    take their place, and the packed weights stand for them.
+
+    Raises:
+        CheckpointError: the folder is damaged.
+    """
+    stored = _stored_beside(checkpoint)
+    if stored is None:
+        return
+    state = checked_model(checkpoint) or {}
+
+    def exchange(given: dict[str, Tensor]) -> None:
+        for name, mine in state["model"].items():
+            read = given.get(name)
+            if read is not None and read.dtype is mine.dtype and torch.equal(read, mine):
+                given[name] = mine
+        attach(model, stored)
+
+    take_tensors(model, exchange)
+
+
+def _stored_beside(checkpoint: str) -> Stored | None:
+    """The packed weights of the folder whose checkpoint this is."""
     place = Path(checkpoint)
-    if place.name == CHECKPOINT and is_folder(place.parent):
-        stored = open_folder(place.parent).stored
-        if stored is not None:
-            attach(model, stored)
+    inside = place.name == CHECKPOINT and is_folder(place.parent)
+    return open_folder(place.parent).stored if inside else None
 
 
 def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:

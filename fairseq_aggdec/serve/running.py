@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
@@ -146,14 +147,37 @@ class Server(uvicorn.Server):
         refusing.cancel()
 
 
-def run(service: Service, host: str, port: int) -> None:
-    """Listens until SIGTERM or Ctrl-C; then takes no more requests, answers those it has, and returns."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has its address and does not listen yet.
+
+    Raises:
+        SystemExit: there is no such address, or another program has the port.
+    """
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
+        if os.name == "posix":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if ":" in host:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind((host, port))
     except OSError as error:
+        found.close()
         raise SystemExit(f"error: --host {host} --port {port}: {error.strerror}") from None
-    with listening:
-        shown = f"[{host}]" if ":" in host else host
-        print(f"serving at http://{shown}:{listening.getsockname()[1]}/", flush=True)
-        Server(service).run(sockets=[listening])
+    return found
+
+
+def announce(address: socket.socket, host: str) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    print(f"serving at http://{shown}:{address.getsockname()[1]}/", flush=True)
+
+
+def run(service: Service, address: socket.socket, ready: Callable[[], object]) -> None:
+    """Listens until SIGTERM or Ctrl-C; then takes no more requests, answers those it has, and returns.
+
+    Args:
+        ready: called when clients can connect.
+    """
+    with address:
+        address.listen(2048)
+        ready()
+        Server(service).run(sockets=[address])

@@ -29,6 +29,7 @@ from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.methods.refusing import refuse_no_batch
 from fairseq_aggdec.models.options import as_namespace, keep_options
 from fairseq_aggdec.one_copy import adopt
+from fairseq_aggdec.packed.folder import load_stored
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.stored_options import check_options
 
@@ -85,7 +86,8 @@ class Hooks(FairseqTask):
         keep_options(cfg, args)
         if from_checkpoint:
             self.models_built += 1
-            adopt(model)
+            if not adopt(model):
+                load_stored(path, model)
             check_when_loaded(model, self, getattr(self.settings, "data", None), path)
         return model
 

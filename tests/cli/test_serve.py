@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,11 @@ REQUESTS, CLIENTS = 200, 16
 
 
 @contextmanager
-def serving(trained: Trained, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    trained: Trained, *arguments: str, python: str | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that serves the trained model, and its address."""
-    command = [warm.python(), "-m", "fairseq_aggdec.cli.main", "serve"]
+    command = [python or warm.python(), "-m", "fairseq_aggdec.cli.main", "serve"]
     command += [str(trained.checkpoint), str(trained.data), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
         [*command, "--option", "max_len_b=20", *arguments],
@@ -143,3 +146,45 @@ def test_a_port_that_is_taken(trained: Trained, address: str) -> None:
     )
     assert done.returncode != 0 and f"--port {port}: Address already in use" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(child) for child in found.split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+def test_workers_answer_at_one_port(trained: Trained, expected: list[str]) -> None:
+    lines = trained.source()
+    with serving(trained, "--workers", "2", python=sys.executable) as (process, address):
+        workers = children(process)
+        assert len(workers) == 2
+
+        def ask(number: int) -> str:
+            answer = httpx.post(
+                f"{address}generate",
+                json={"sentences": [lines[number % len(lines)]]},
+                timeout=60,
+                trust_env=False,
+            )
+            return str(answer.json()["hypotheses"][0][0]["text"])
+
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(ask, range(40)))
+        assert found == [expected[number % len(lines)] for number in range(40)]
+        for worker in workers:  # each of them answers: the other is held
+            other = next(one for one in workers if one != worker)
+            os.kill(other, signal.SIGSTOP)
+            assert ask(1) == expected[1]
+            os.kill(other, signal.SIGCONT)
+    assert process.returncode == 0
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+def test_all_workers_end_with_one(trained: Trained) -> None:
+    with serving(trained, "--workers", "2", python=sys.executable) as (process, _):
+        workers = children(process)
+        os.kill(workers[0], signal.SIGKILL)
+        assert process.wait(60) == 2
+    assert not Path(f"/proc/{workers[1]}").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.convert.vocabulary import languages, sides
 from tests import hugging_face_folders as folders
 from tests.equality.test_convert import LIMIT, EndsAt
+from tests.serving import live
 
 pytest.importorskip("transformers")
 WORDS = sorted({word for line in folders.LINES for word in line.split()})
@@ -72,6 +74,7 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     convert(folder / "hf", folder / "fairseq", *PAIRS[kind][0])
     pack(folder / "fairseq" / "model.pt", folder / "fairseq", folder / "packed", "fp32")
     rows = torch.tensor(sides(read(folder / "hf"))[1].rows)
+    shutil.rmtree(folder / "fairseq")  # the packed folder has all that is needed
     return Way(kind, model, tokenizer, folder / "packed", rows)
 
 
@@ -119,3 +122,38 @@ def test_outputs_are_those_of_generate(way: Way, case: str) -> None:
     expected = generated(way, pair, beam, options)
     assert len(set(map(tuple, expected))) > 20
     assert written == expected
+
+
+def test_scores_are_log_probabilities_of_the_model(way: Way) -> None:
+    source, target = PAIRS[way.kind][1]
+    way.tokenizer.src_lang, way.tokenizer.tgt_lang = source, target
+    translator = from_pretrained(way.packed, device="cpu")
+    given = SENTENCES[:40], SENTENCES[40:80]
+    found = translator.score(*given, source_lang=source, target_lang=target)
+    for text, wanted, one in zip(*given, found, strict=True):
+        batch = way.tokenizer(text, return_tensors="pt")
+        labels = way.tokenizer(text_target=wanted, return_tensors="pt")["input_ids"]
+        start = torch.full((1, 1), way.model.config.decoder_start_token_id)
+        with torch.no_grad():
+            logits = way.model(**batch, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1))[0]
+        expected = logits.log_softmax(-1)[0].gather(1, labels[0, :, None])[:, 0]
+        scores = torch.tensor(one.token_scores)
+        torch.testing.assert_close(scores, expected[-len(scores) :], atol=1e-4, rtol=0)
+        assert len(scores) >= len(expected) - 1  # without that of the language, which is forced
+
+
+def test_service_and_stream_in_all_languages(way: Way) -> None:
+    """What Python translates at once, of a stream of lines and by requests for any two languages."""
+    translator = from_pretrained(way.packed, beam=3, max_len_b=LIMIT, device="cpu")
+    codes = {
+        line.split()[0] for line in (way.packed / "languages.txt").read_text().splitlines() if line
+    }
+    with live(translator) as client:
+        assert {one["code"] for one in client.get("/languages").json()} == codes
+        for source, target in PAIRS[way.kind]:
+            pair = {"source_lang": source, "target_lang": target}
+            expected = translator.translate(SENTENCES[:30], **pair)
+            request = {"q": SENTENCES[:30], "source": source, "target": target}
+            assert client.post("/translate", json=request).json()["translatedText"] == expected
+            streamed = translator.stream(iter(SENTENCES[:30]), 8, 2, **pair)
+            assert list(streamed) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from fairseq_aggdec import from_pretrained
+from fairseq_aggdec.cli import fairseq_commands
 from fairseq_aggdec.compat import ABOUT, CheckpointError
 from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.kernels import library, stored
@@ -103,32 +105,36 @@ def test_the_file_is_one_of_safetensors(folder: Path, tmp_path: Path) -> None:
     assert all(x.data_ptr() % 64 == 0 for x in opened.tensors.values())
 
 
+def damaged(content: bytes, way: int, chance: random.Random) -> bytes:
+    """A file with a bit turned, cut, with bytes turned, or with zeros put in."""
+    found = bytearray(content)
+    at, size = chance.randrange(len(content)), chance.choice([1, 8, 4096])
+    if way == 0:
+        found[at] ^= 1 << chance.randrange(8)
+    elif way == 1:
+        del found[at:]
+    elif way == 2:
+        found[at : at + size] = bytes(one ^ 255 for one in found[at : at + size])
+    else:
+        found[at:at] = bytes(size)
+    return bytes(found)
+
+
 def test_damage_is_refused(folder: Path, tmp_path: Path) -> None:
-    sound = tmp_path / "sound"
+    """Every kind in every file; tests/fuzz/test_packed.py has more of them."""
+    sound, chance = tmp_path / "sound", random.Random(1)
     pack(folder / "model.pt", folder, sound, "int8")
-    assert open_folder(sound).stored is not None
-    chance = random.Random(1)
-    names = sorted(path.name for path in sound.iterdir())
-    for _ in range(300):
-        path = sound / chance.choice(names)
+    for path in sorted(sound.iterdir()):
         before = path.read_bytes()
-        damaged = bytearray(before)
-        at, size = chance.randrange(len(before)), chance.choice([1, 8, 4096])
-        way = chance.randrange(4)
-        if way == 0:
-            damaged[at] ^= 1 << chance.randrange(8)
-        elif way == 1:
-            del damaged[at:]
-        elif way == 2:
-            damaged[at : at + size] = bytes(one ^ 255 for one in damaged[at : at + size])
-        else:
-            damaged[at:at] = bytes(size)
-        path.write_bytes(damaged)
-        try:
+        for way in range(4):
+            path.write_bytes(damaged(before, way, chance))
             with pytest.raises(CheckpointError, match=r"is damaged .*aggdec pack"):
                 open_folder(sound)
-        finally:
-            path.write_bytes(before)
+        path.unlink()
+        if path.name != ABOUT:  # without it the folder is none of packed weights
+            with pytest.raises(CheckpointError, match=r"is damaged .*aggdec pack"):
+                open_folder(sound)
+        path.write_bytes(before)
     assert open_folder(sound).stored is not None
 
 
@@ -191,3 +197,35 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
         pack(folder / "model.pt", folder, tmp_path / "out", "int8")
     with pytest.raises(SystemExit, match="is packed already"):
         pack(tmp_path / "out", folder, tmp_path / "other", "int8")
+
+
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_fairseqs_commands_use_packed_weights(
+    folder: Path,
+    tmp_path: Path,
+    command: str,
+    packing: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They read the checkpoint as stock does; what is mapped takes the place of what they have read."""
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    side = f"{random_models.SOURCE}-{random_models.TARGET}.{random_models.SOURCE}"
+    text = "".join(f"{line}\n" for line in LINES)
+    for data in (folder, tmp_path / "out"):
+        (data / f"test.{side}").write_text(text)
+    found = []
+    for path, more in ((folder / "model.pt", ["--int8"]), (tmp_path / "out", [])):
+        languages = ["-s", random_models.SOURCE, "-t", random_models.TARGET]
+        given = [str(folder), "--path", str(path), *languages, "--cpu", "--max-len-b", "12", *more]
+        if command == "generate":
+            given += ["--gen-subset", "test", "--dataset-impl", "raw"]
+        monkeypatch.setattr("sys.argv", ["aggdec", *given])
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        packing.clear()
+        capsys.readouterr()
+        assert getattr(fairseq_commands, command)() == 0
+        found.append([x for x in capsys.readouterr().out.splitlines() if x[:2] in ("H-", "P-")])
+        assert bool(packing) == (path.name == "model.pt")
+    assert len(found[0]) == 2 * len(LINES)
+    assert found[0] == found[1]
