@@ -109,10 +109,26 @@ def quieten_hydra() -> None:
     warnings.filterwarnings("ignore", category=UserWarning, module="hydra")
 
 
+def printable(text: str) -> str:
+    """A text without characters that a terminal obeys or hides, as names of files may have them: they are escaped."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+class OneLine(logging.Formatter):
+    """Messages of the log in one line each; a traceback behind one has its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+
 def set_up_log(level: int | str = logging.WARNING) -> None:
     """The log of a tool: messages of this package from ``level`` on, and warnings of everything else."""
     quieten_hydra()
     # Before fairseq is imported, which would set up a handler for the level DEBUG.
-    logging.basicConfig(format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s | %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger().setLevel(logging.WARNING)
     logging.getLogger(PACKAGE).setLevel(level)

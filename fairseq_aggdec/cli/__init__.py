@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_aggdec import after_fairseq, waiting
 
 after_fairseq.may_set_up_root_logger = True
-waiting.sleep_while_waiting()  # before a command loads PyTorch
+waiting.set_up_threads()  # before a command loads PyTorch
 
 
 def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from fairseq_aggdec import installing
-from fairseq_aggdec.after_fairseq import quieten_hydra
+from fairseq_aggdec.after_fairseq import printable, quieten_hydra
 from fairseq_aggdec.jobs.ranks import local_rank
 
 REFUSED = 2
@@ -104,7 +104,7 @@ def without_usage() -> Iterator[None]:
 def refuse(name: str, sentence: str) -> int:
     for handler in logging.getLogger().handlers:  # what was logged stands before it
         handler.flush()
-    sentence = re.sub(r"\[Errno \d+\] ", "", " ".join(sentence.split()))
+    sentence = printable(re.sub(r"\[Errno \d+\] ", "", " ".join(sentence.split())))
     advice = next((f" ({ADVICE[start]})" for start in ADVICE if sentence.startswith(start)), "")
     print(f"{name}: error: {sentence}{advice}", file=sys.stderr)
     return REFUSED

@@ -25,6 +25,7 @@ from fairseq_aggdec.jobs import ending, ray_tasks
 from fairseq_aggdec.jobs.claims import LEASE
 from fairseq_aggdec.jobs.job import BulkError
 from fairseq_aggdec.jobs.ranks import IGNORED, local_rank
+from fairseq_aggdec.waiting import processors
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +156,7 @@ def _run_with_submitit(
     settings = {"name": command.replace(" ", "-"), **resources}
     if launcher == "local":
         settings["timeout_min"] = NO_TIMEOUT
-        cores = len(os.sched_getaffinity(0))
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(workers))))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // len(workers))))
     executor = submitit.AutoExecutor(folder=logs, cluster=launcher, slurm_max_num_timeout=TIMEOUTS)
     executor.update_parameters(**settings)
     with executor.batch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.metadata
+import logging
 import re
 import sys
 import warnings
@@ -207,6 +208,15 @@ def test_a_package_that_is_missing_is_named_before_the_work(
     monkeypatch.setattr(installing, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(SystemExit, match=f"{says}.*: pip install '{missing}"):
         main(arguments)
+
+
+def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\u202egnp.pt\x1b[31m\u2028b"
+    _, said = ended(raiser(CheckpointError(f"{name} is no checkpoint")), capsys)
+    shown = "a\\u202egnp.pt\\x1b[31m"
+    assert said == f"tool: error: {shown} b is no checkpoint\n"
+    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "%s", (name,), None)
+    assert after_fairseq.OneLine().format(record) == f"{shown}\\u2028b"
 
 
 def test_nobody_is_told_to_install_the_project_from_an_index() -> None:
