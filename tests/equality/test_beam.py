@@ -1,4 +1,7 @@
-"""``--decoding beam`` against stock beam search: every hypothesis, their order and their scores."""
+"""``--decoding beam`` against stock beam search: every hypothesis, their order and their scores.
+
+Options and prefixes are cases of ``tests/rule_cases.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.windows.draft import Copies
 from tests.equality.test_cached_decoder import OTHERS, VARIANTS
+from tests.rule_cases import WorkingBlocker
 from tests.support import (
     WORDS,
     assert_same,
     generation_options,
     make_batch,
-    make_dictionary,
     make_model,
     make_task,
     random_sources,
@@ -28,38 +31,6 @@ from tests.support import (
 )
 
 NBest = list[list[dict[str, Any]]]
-OPTIONS: dict[str, dict[str, Any]] = {
-    "short": {"max_len_b": 4},
-    "very short": {"max_len_b": 1},
-    "length by source": {"max_len_a": 0.5, "max_len_b": 1},
-    "long minimum": {"min_len": 12, "max_len_b": 15},
-    "minimum is maximum": {"min_len": 9, "max_len_b": 9},
-    "fewer unknowns": {"unkpen": 3.0},
-    "more unknowns": {"unkpen": -4.0},
-    "length penalty": {"lenpen": 0.3},
-    "unnormalized": {"unnormalized": True},
-    "hot": {"temperature": 2.5},
-    "cold": {"temperature": 0.3},
-    "source length": {"match_source_len": True},
-    "no repetition": {"no_repeat_ngram_size": 2},
-}
-PREFIXES: dict[str, list[list[int]]] = {
-    "one token": [[9], [10], [11], [12]],
-    "several, some free": [[9, 8, 7], [10, 1, 1], [5, 6, 1], [3, 3, 3]],
-    "with an end": [[9, 2, 1], [5, 5, 2], [6, 2, 1], [7, 8, 9]],  # at once, stock fails
-    "longer than allowed": [[9] * 30, [5] * 30, [6, 7] + [1] * 28, [8] * 30],
-}
-
-
-class WorkingBlocker(torch.nn.Module):
-    """Stock's own block of repeated n-grams, which on CPU looks at padding, shown what it should look at."""
-
-    def __init__(self, blocker: Any):
-        super().__init__()
-        self.blocker = blocker
-
-    def forward(self, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int) -> Any:
-        return self.blocker(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
 
 
 def stock(models: Sequence[Any], sample: Any, prefix: Any = None, **options: Any) -> NBest:
@@ -146,43 +117,6 @@ def test_decoders_of_every_form(name: str) -> None:
     assert_same_nbest(ours([model], sample, beam=3), stock([model], sample, beam=3))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("beam", [2, 5])
-def test_options(copier: Any, name: str, beam: int) -> None:
-    sample = make_batch(random_sources(23, 6, longest=15))
-    options = {"beam": beam, "max_len_b": 25} | OPTIONS[name]
-    assert_same_nbest(ours([copier], sample, **options), stock([copier], sample, **options))
-
-
-@pytest.mark.parametrize("name", PREFIXES)
-@pytest.mark.parametrize("beam", [2, 5])
-def test_forced_prefixes(copier: Any, name: str, beam: int) -> None:
-    sample, prefix = make_batch(random_sources(24, 4)), torch.tensor(PREFIXES[name])
-    options = {"beam": beam, "max_len_b": 20, "min_len": 5}
-    assert_same_nbest(
-        ours([copier], sample, prefix, **options), stock([copier], sample, prefix, **options)
-    )
-
-
-@pytest.mark.parametrize("beam", [2, 5])
-def test_start_symbol_is_a_word_of_ngrams(beam: int) -> None:
-    model, sample = make_model(make_task(), 7), make_batch(random_sources(31, 6))
-    options: dict[str, Any] = {"beam": beam, "no_repeat_ngram_size": 2, "temperature": 0.5}
-    found, expected = (
-        g.generate([model], sample, bos_token=5) for g in generators(model, **options)
-    )
-    assert_same_nbest(found, expected)
-    assert any(5 in hypothesis["tokens"].tolist()[:-2] for hypothesis in flat(found))
-
-
-@pytest.mark.parametrize("beam", [2, 5])
-def test_unknown_words_before_a_free_end(beam: int) -> None:
-    """Where the length forces it, ``</s>`` scores 0, which a word that is rewarded exceeds."""
-    model, sample = make_model(make_task(), 10), make_batch(random_sources(10, 6, longest=15))
-    options: dict[str, Any] = {"beam": beam, "match_source_len": True, "unkpen": -6.0}
-    assert_same_nbest(*(g.generate([model], sample) for g in generators(model, **options)))
-
-
 def test_batches_without_numbers_and_lengths(copier: Any) -> None:
     """As a caller of ``generate`` may put them together; stock then counts lengths without ``</s>``."""
     sample = make_batch(random_sources(32, 4))
@@ -192,12 +126,6 @@ def test_batches_without_numbers_and_lengths(copier: Any) -> None:
             g.generate([copier], sample) for g in generators(copier, beam=3, **options)
         )
         assert_same_nbest(found, expected)
-
-
-def test_ensemble(copier: Any) -> None:
-    models = [copier, trained_copier(updates=150, seed=2)[1]]
-    sample = make_batch(random_sources(25, 5))
-    assert_same_nbest(ours(models, sample, beam=4), stock(models, sample, beam=4))
 
 
 @pytest.mark.parametrize("alignment", ["hard", "soft"])
@@ -350,15 +278,6 @@ def test_where_stock_has_ways_of_its_own(
         generator = make_task("beam").build_generator([copier], generation_options(**options))
     assert type(generator) is SequenceGenerator
     assert "is left to stock fairseq: " in caplog.text
-
-
-def test_a_beam_of_nearly_all_words() -> None:
-    """The largest that is not left to stock; the first step has no more continuations than it needs."""
-    dictionary = make_dictionary(["a", "b", "c"])
-    model = make_model(make_task("stock", dictionary, dictionary), 4)
-    sample = make_batch([[4, 5, 6], [6], [4, 4, 5, 5, 6]])
-    options = {"beam": len(dictionary) - 2, "min_len": 0, "max_len_b": 9}
-    assert_same_nbest(ours([model], sample, **options), stock([model], sample, **options))
 
 
 def test_other_decoders_go_to_stock(caplog: pytest.LogCaptureFixture) -> None:

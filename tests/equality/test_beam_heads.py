@@ -10,8 +10,9 @@ import torch
 from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.search.beam.budget import LOOK_AGAIN
 from fairseq_aggdec.search.beam.library import WindowByWindow
-from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
+from tests.equality.test_beam import assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
+from tests.rule_cases import CASES, RuleCase
 from tests.support import (
     assert_same,
     generate,
@@ -23,6 +24,9 @@ from tests.support import (
 )
 
 PAD, EOS = 1, 2
+RULES = [
+    case for case in CASES if case.model == "ending" and case.start is None and max(case.beams) > 1
+]
 
 
 def foretold(model: Any, sample: Any, prefix: Any = None, **options: Any) -> Any:
@@ -42,21 +46,10 @@ def test_random_heads(identity: bool, beam: int, rows: int) -> None:
         assert_same_nbest(foretold(model, sample, beam=beam), stock([model], sample, beam=beam))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options(name: str) -> None:
-    sample, model = make_batch(random_sources(23, 5)), headed()
-    options = {"beam": 3, "max_len_b": 12} | OPTIONS[name]
-    assert_same_nbest(foretold(model, sample, **options), stock([model], sample, **options))
-
-
-@pytest.mark.parametrize("name", PREFIXES)
-def test_forced_prefixes(name: str) -> None:
-    sample, prefix, model = (
-        make_batch(random_sources(24, 4)),
-        torch.tensor(PREFIXES[name]),
-        headed(),
-    )
-    options = {"beam": 3, "max_len_b": 15, "min_len": 5}
+@pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)
+def test_rules(case: RuleCase) -> None:
+    sample, model, prefix = make_batch(case.sources), headed(), case.call()["prefix_tokens"]
+    options = case.generation(3)
     assert_same_nbest(
         foretold(model, sample, prefix, **options), stock([model], sample, prefix, **options)
     )

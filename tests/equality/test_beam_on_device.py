@@ -18,17 +18,11 @@ from fairseq_aggdec.search.errors import NonFiniteError
 from tests.equality.test_beam import (  # noqa: F401  (run here again)
     copier,
     ours,
-    test_a_beam_of_nearly_all_words,
     test_a_model_that_copies_with_edits,
     test_alignment_of_every_hypothesis,
     test_batches_without_numbers_and_lengths,
     test_decoders_of_every_form,
-    test_ensemble,
-    test_forced_prefixes,
-    test_options,
     test_random_models,
-    test_start_symbol_is_a_word_of_ngrams,
-    test_unknown_words_before_a_free_end,
     test_weights_may_change_between_batches,
 )
 from tests.support import generation_options, make_batch, make_model, make_task, random_sources

@@ -1,4 +1,7 @@
-"""fairseq's generation options under speculation: each equal to stock --beam 1 with the same flags, or refused."""
+"""fairseq's generation options under speculation, together: as stock --beam 1 with the same flags, or refused.
+
+Each of them alone is a case of ``tests/rule_cases.py``.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +29,6 @@ from tests.support import (
 )
 
 METHODS = ["greedy", "iad", "blockwise"]
-OPTIONS: dict[str, dict[str, Any]] = {
-    "short": {"max_len_b": 4},
-    "very short": {"max_len_b": 1},
-    "length by source": {"max_len_a": 0.5, "max_len_b": 1},
-    "long minimum": {"min_len": 12, "max_len_b": 15},
-    "minimum is maximum": {"min_len": 9, "max_len_b": 9},
-    "fewer unknowns": {"unkpen": 3.0},
-    "more unknowns": {"unkpen": -4.0},
-    "length penalty": {"lenpen": 0.3},
-    "unnormalized": {"unnormalized": True},
-    "hot": {"temperature": 2.5},
-    "cold": {"temperature": 0.3},
-    "source length": {"match_source_len": True},
-}
-PREFIXES: dict[str, list[list[int]]] = {
-    "one token": [[9], [10], [11], [12]],
-    "several, some free": [[9, 8, 7], [10, 1, 1], [5, 6, 1], [3, 3, 3]],
-    "with an end": [[9, 2, 1], [5, 5, 2], [2, 1, 1], [7, 8, 9]],
-    "longer than allowed": [[9] * 30, [5] * 30, [6, 2] + [1] * 28, [8] * 30],
-}
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +44,6 @@ def models(copier: Any) -> dict[str, Any]:
 
 def sample() -> dict[str, Any]:
     return make_batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [20, 24, 26, 30, 20, 21], [3, 9, 3]])
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("method", METHODS)
-def test_option(models: dict[str, Any], name: str, method: str) -> None:
-    model = models[method]
-    found = generate(make_task(method), [model], sample(), **OPTIONS[name])
-    assert_same(found, stock([model], sample(), **OPTIONS[name]))
-
-
-@pytest.mark.parametrize("name", PREFIXES)
-@pytest.mark.parametrize("options", [{}, {"min_len": 6}, {"max_len_b": 5}], ids=str)
-@pytest.mark.parametrize("method", METHODS)
-def test_prefix(models: dict[str, Any], name: str, options: dict[str, Any], method: str) -> None:
-    model, prefix = models[method], torch.tensor(PREFIXES[name])
-    found = generate(make_task(method), [model], sample(), prefix, **options)
-    assert_same(found, stock([model], sample(), prefix, **options))
 
 
 @settings(max_examples=40)
@@ -141,41 +107,6 @@ def test_allowed_tokens_are_refused(copier: Any, models: dict[str, Any], method:
             generation_options(),
             prefix_allowed_tokens_fn=lambda *_: [2],
         )
-
-
-def greedy_without_repeats(
-    model: Any, batch: dict[str, Any], size: int, max_len: int
-) -> list[list[int]]:
-    """A slow plain reference: one token at a time, the whole prefix anew, no n-gram of the output twice."""
-    outputs = []
-    for row in range(len(batch["id"])):
-        net_input = {name: value[row : row + 1] for name, value in batch["net_input"].items()}
-        output: list[int] = []
-        while not output or output[-1] != 2:
-            previous = torch.tensor([[2, *output]])
-            scores = model(**net_input, prev_output_tokens=previous)[0][0, -1]
-            scores[1] = -torch.inf
-            if not output:
-                scores[2] = -torch.inf
-            ngrams = {tuple(output[i : i + size]) for i in range(len(output) - size + 1)}
-            for token in range(len(scores)):
-                if len(output) >= size - 1 and (*output[len(output) - size + 1 :], token) in ngrams:
-                    scores[token] = -torch.inf
-            output.append(2 if len(output) == max_len else int(scores.argmax()))
-        outputs.append(output)
-    return outputs
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("method", METHODS)
-@torch.no_grad()
-def test_no_repeated_ngrams(models: dict[str, Any], size: int, method: str) -> None:
-    batch = make_batch([[5, 6, 5, 6, 5, 6, 5, 6], [7, 7, 7, 7, 7], [8, 9, 10, 8, 9, 11]])
-    random = headed() if method == "blockwise" else make_model(make_task(), 2)
-    for model in (models[method], random):
-        found = generate(make_task(method), [model], batch, no_repeat_ngram_size=size)
-        expected = greedy_without_repeats(model, batch, size, 20)
-        assert [hypothesis["tokens"].tolist() for hypothesis in found] == expected
 
 
 REFUSED: dict[str, dict[str, Any]] = {

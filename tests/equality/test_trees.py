@@ -18,7 +18,6 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
-from scripts.forced_drafts import ForcedDrafter
 from tests.support import (
     assert_same,
     generate,
@@ -154,44 +153,6 @@ def test_what_stands_saves_iterations() -> None:
     assert sum(h["steps"] for h in found) == tokens - sum(gardener.standing)
 
 
-@pytest.mark.parametrize("match", [False, True])
-def test_prefixes_and_lengths_of_the_source(match: bool) -> None:
-    verifiers = [make_model(make_task(), seed) for seed in (1, 2)]
-    sample = make_batch(random_sources(8, 3))
-    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
-    options = {"match_source_len": match, "min_len": 2}
-    expected = stock(verifiers, sample, prefix, **options)
-    for seed in range(4):
-        gardener = Gardener(outputs_of(expected), 0.8, 3, seed)
-        assert_same(grown(verifiers, sample, gardener, prefix, **options), expected)
-
-
-def test_an_end_that_comes_too_soon_stands_in_no_branch() -> None:
-    verifier, sample = make_model(make_task(), 6), make_batch(random_sources(2, 8))
-    free = outputs_of(stock([verifier], sample))
-    floor = 8
-    assert sum(len(output) < floor for output in free) > 3
-    expected = stock([verifier], sample, min_len=floor)
-    for seed in range(4):  # the free outputs end too soon, as some branches do
-        for outputs in (free, outputs_of(expected)):
-            gardener = Gardener(outputs, 1.0, 3, seed)
-            assert_same(grown([verifier], sample, gardener, min_len=floor), expected)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_repeated_ngrams(size: int) -> None:
-    """Stock enforces them with its CUDA extension only: the oracle is our own loop without any draft, which
-    ``test_options.py`` holds against a plain search."""
-    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(4, 5))
-    options = {"no_repeat_ngram_size": size}
-    expected = generate(make_task("greedy"), [verifier], sample, **options)
-    assert outputs_of(expected) != outputs_of(stock([verifier], sample))
-    for seed in range(4):
-        gardener = Gardener(outputs_of(expected), 0.9, 3, seed)
-        assert_same(grown([verifier], sample, gardener, **options), expected)
-        assert sum(gardener.standing) > 0
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -229,18 +190,6 @@ def test_half_precision(dtype: torch.dtype) -> None:
     assert (
         sum(alike) >= 4
     )  # a token that hardly beats another may lose in a window of another width
-
-
-@pytest.mark.parametrize("kind", ["tree", "random-tree"])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_trees_of_the_audit(kind: str, rows: int) -> None:
-    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(4, rows))
-    expected = stock([verifier], sample)
-    outputs = dict(enumerate(outputs_of(expected)))
-    found = grown([verifier], sample, ForcedDrafter(kind, 4, TYPES, outputs))
-    assert_same(found, expected)
-    tokens = sum(len(output) for output in outputs.values())
-    assert sum(h["steps"] for h in found) < tokens
 
 
 def test_a_decoder_that_recomputes_its_prefix_is_shown_one_path() -> None:

@@ -32,13 +32,13 @@ from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from fairseq_aggdec.windows.draft import Proposing
 from scripts.forced_drafts import KINDS, ForcedDrafter
-from tests.equality.test_beam import WorkingBlocker
 from tests.fuzz.cases import Case
 from tests.random_models import (
     make_dictionary,
     make_model,
     random_sources,
 )
+from tests.rule_cases import WorkingBlocker
 from tests.support import trained_copier
 
 # Scores may differ by so many times what rounding does to stock's own, where that is much.

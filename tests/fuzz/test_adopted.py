@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 import fairseq_aggdec
-from tests.equality.test_beam import WorkingBlocker
 from tests.fuzz import budget
 from tests.fuzz.adopted import Case
 from tests.pipelines.making import forgotten, stock_repaired
+from tests.rule_cases import WorkingBlocker
 
 # By how much scores may differ, and weights change, relatively, to see whether rounding decides a case; as often.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.03}

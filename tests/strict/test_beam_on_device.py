@@ -1,4 +1,7 @@
-"""Beam search that a GPU does alone, on a card or the strict device: stock's n-best list, in captured steps."""
+"""Beam search that a GPU does alone, on a card or the strict device: stock's n-best list, in captured steps.
+
+Options are cases of ``tests/rule_cases.py``, which ``test_rule_cases.py`` decodes here.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,6 @@ from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal
 from tests.support import make_batch, random_sources
 
-# Options, with beams; every beam of 1 to 10 is among them.
-OPTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-    "lengths": ((1, 4), {"min_len": 6, "max_len_a": 0.5, "max_len_b": 4}),
-    "scores": ((2, 6), {"unkpen": 2.0, "lenpen": 0.3, "temperature": 2.5}),
-    "unnormalized, unknown words": ((7, 8), {"unnormalized": True, "unkpen": -4.0}),
-    "source length": ((9,), {"match_source_len": True}),
-    "no repetition": ((3,), {"no_repeat_ngram_size": 2}),
-    "prefixes": ((10,), {"min_len": 5}),
-    "prefixes and all": ((5,), {"min_len": 4, "unkpen": 2.0, "lenpen": 0.3, "temperature": 1.5}),
-}
-PREFIX = ((9, 8, 7), (10, 1, 1), (5, 6, 2), (3, 3, 3), (1, 1, 1))
 # Of 64 random sources: beams of 2 to 10 take about 12, 5, 8, 10 and 2 steps for them.
 ENDING_APART = 9, 22, 36, 24, 42
 
@@ -77,18 +69,6 @@ def test_beams(
     loop = check(case, [model], samples, gpu, tmp_path)
     assert isinstance(loop, BeamLoop) == (beam > 1)  # a beam of 1 is greedy decoding
     assert len({rows for rows, *_ in loop.captured}) > 1
-
-
-@pytest.mark.parametrize(
-    "name, beam", [(name, beam) for name, (beams, _) in OPTIONS.items() for beam in beams]
-)
-def test_options(
-    name: str, beam: int, model: Any, samples: list[Any], gpu: torch.device, tmp_path: Path
-) -> None:
-    generation = {"beam": beam, "max_len_b": 14} | OPTIONS[name][1]
-    prefix = PREFIX if name.startswith("prefixes") else None
-    case = Case(name, "beam", generation=generation, prefix=prefix, stock=name != "no repetition")
-    check(case, [model], samples, gpu, tmp_path)
 
 
 def test_two_models(gpu: torch.device, tmp_path: Path) -> None:

@@ -27,10 +27,7 @@ from fairseq_aggdec.search.compiled.searches import numbers
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
-from tests.plain_beam_search import SentenceSearch
 from tests.reference.copying import CopyText
-from tests.unit.test_beam_rules import EOS as END
-from tests.unit.test_beam_rules import Row, plain_step, random_row, random_rules, small
 from tests.unit.test_whole_searches import CPU, EOS, PAD, START, UNK, Cache, SomeOptions, run
 
 compiled = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
@@ -107,36 +104,6 @@ def calls(trees: Sequence[SearchedTree]) -> int:
 
 def ahead(trees: Sequence[SearchedTree]) -> int:
     return sum(len(tree.ahead) for tree in trees)
-
-
-@given(st.integers(0, 10**9))
-def test_the_plain_search_is_stocks(seed: int) -> None:
-    """Against one over all continuations of all prefixes."""
-    chance = random.Random(seed)
-    types = chance.randint(5, 12)
-    rules = random_rules(chance, types)
-    rows: dict[Prefix, Row] = {}
-
-    def row(words: Sequence[int]) -> Row:
-        return rows.setdefault(tuple(words), random_row(chance, types, rules.bonus))
-
-    search = SentenceSearch(0, rules, END)
-    while not search.done:
-        words = [search.tree.words(node) for node in search.request()]
-        search.receive([small(row(own), search.depth, rules) for own in words])
-    beams, finished = [(0.0, ())], list[tuple[float, Prefix]]()
-    for depth in range(rules.limit + 1):
-        active = [(total, node) for node, (total, _) in enumerate(beams)]
-        known = {node: row(words) for node, (_, words) in enumerate(beams)}
-        going_on, ended = plain_step(active, known, depth, rules)
-        if depth < rules.limit and rules.forced(depth) == END:
-            going_on, ended = [], ended[:1] * rules.beam
-        finished += [(total, beams[node][1]) for total, node, _ in ended]
-        beams = [(total, (*beams[node][1], token)) for total, node, token in going_on]
-        if len(finished) >= rules.beam or not beams:
-            break
-    found = [(ending.total, tuple(search.tree.words(ending.node))) for ending in search.endings]
-    assert found == finished[: rules.beam]
 
 
 @compiled
