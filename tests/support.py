@@ -88,6 +88,18 @@ def generate(
     return [hypotheses[0] for hypotheses in found]
 
 
+def generate_all(
+    task: TranslationAggdecTask,
+    models: Sequence[Any],
+    samples: Sequence[dict[str, Any]],
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """As :func:`generate` of several batches, one behind the other: the models are packed once."""
+    generator = task.build_generator(list(models), generation_options(**options))
+    found = [task.inference_step(generator, list(models), sample) for sample in samples]
+    return [hypotheses[0] for batch in found for hypotheses in batch]
+
+
 def stock(
     models: Sequence[Any], sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
 ) -> list[dict[str, Any]]:

@@ -90,19 +90,3 @@ def test_every_stage_and_the_table(data: Path, tmp_path: Path) -> None:
     stages = [line for line in again.stderr.splitlines() if "] stage " in line]
     assert len(stages) == 6  # the teacher's work is done
     assert all(line.endswith("done already, kept") for line in stages)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"SETTINGS": "regular tuned"}, "unknown setting 'tuned' in SETTINGS"),
-        ({"BASE": "gone.pt"}, "gone.pt does not exist (BASE, TEACHER)"),
-        ({"DATA": "."}, "holds no binarised data"),
-    ],
-)
-def test_refused_before_anything_is_trained(
-    settings: dict[str, str], message: str, tmp_path: Path
-) -> None:
-    done = recipe(tmp_path / "work", **settings)
-    assert done.returncode == 2
-    assert message in done.stderr

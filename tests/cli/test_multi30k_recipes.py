@@ -172,29 +172,6 @@ def test_interleaved(made: Path, tmp_path: Path) -> None:
     assert "unknown analysis 'tables'" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("multi30k", {"GEOMETRIES": "2"}, "geometry '2' in GEOMETRIES"),
-        ("multi30k", {"GEOMETRIES": "2x1 3x1"}, "geometry '3x1' in GEOMETRIES"),
-        ("multi30k", {"GEOMETRIES": "2x0"}, "geometry '2x0' in GEOMETRIES"),
-        ("multi30k", {"ABLATIONS": "vanilla"}, "unknown ablation 'vanilla' in ABLATIONS"),
-        ("multi30k", {"SETTINGS": "both"}, "unknown setting 'both' in SETTINGS"),
-        ("multi30k", {"START": "cold"}, "unknown START 'cold' (choose from: warm scratch)"),
-        ("ua_gec", {"GEOMETRIES": "2"}, "geometry '2' in GEOMETRIES"),
-        ("ua_gec", {"GEOMETRIES": "3x1"}, "geometry '3x1' in GEOMETRIES"),
-    ],
-)
-def test_interleaved_refusals_come_before_any_work(
-    name: str, settings: dict[str, str], message: str, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    result = recipe(f"interleaved_{name}", WORK=str(work), **SETTINGS | {"GPUS": "0"} | settings)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not work.exists()
-
-
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}
     rows = run(made, tmp_path, "lattice_multi30k", PAPER="8", **settings)
@@ -225,10 +202,3 @@ def test_engines_at_base_size(made: Path, tmp_path: Path) -> None:
     assert rows["search5"]["differ"] == 0
     dictionary = tmp_path / "work" / "base-rivals-data-de-en" / "dict.en.txt"
     assert len(dictionary.read_text().splitlines()) == 200
-
-
-def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
-    result = recipe("multi30k", tmp_path / "typo", WORK=str(tmp_path / "work"), **SETTINGS)
-    assert result.returncode == 2
-    assert "typo does not exist" in result.stderr
-    assert not (tmp_path / "typo").exists()

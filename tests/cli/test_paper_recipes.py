@@ -151,13 +151,6 @@ def test_all_missing_files_are_named_at_once_before_any_work(name: str, tmp_path
     assert not work.exists()
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_missing_folder(name: str, tmp_path: Path) -> None:
-    result = run_recipe(name, tmp_path / "nowhere", tmp_path / "work")
-    assert result.returncode == 2
-    assert "does not exist" in result.stderr
-
-
 def test_missing_synthetic_text_is_named(tmp_path: Path) -> None:
     make_bea2019(tmp_path / "data")
     prefix = tmp_path / "synthetic"

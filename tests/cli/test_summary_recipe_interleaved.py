@@ -75,15 +75,6 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
     assert model["cfg"]["optimization"]["update_freq"] == [math.ceil(8 * longer / sum(target))]
 
 
-@pytest.mark.parametrize("geometry", ["3x1", "2x1+nonsense", "2"])
-def test_a_wrong_geometry_comes_before_the_data(geometry: str, tmp_path: Path) -> None:
-    settings = {"WORK": str(tmp_path / "work"), "GPUS": "0", "GEOMETRIES": geometry}
-    result = recipe("interleaved_summaries", tmp_path / "never", **settings)
-    assert result.returncode == 2
-    assert f"geometry '{geometry}' in GEOMETRIES" in result.stderr
-    assert not (tmp_path / "work").exists()
-
-
 def test_what_is_missing(data: Path, tmp_path: Path) -> None:
     (data / "train.target").unlink()
     (data / "test.source").unlink()

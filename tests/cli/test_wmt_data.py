@@ -48,15 +48,6 @@ def test_multi30k_shares_text_and_subwords_with_the_other_direction(tmp_path: Pa
     assert (work / "subwords" / "spm.model").exists()
 
 
-def test_unknown_set(tmp_path: Path) -> None:
-    result = recipe("wmt_data", "wmt14-en-xx", tmp_path / "work")
-    assert result.returncode == 2
-    assert "wmt14-en-xx" in result.stderr
-    assert "iwslt14-de-en" in result.stderr
-    assert "wmt18-en-ru" in result.stderr
-    assert not (tmp_path / "work").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -91,10 +91,3 @@ def test_gad_from_teacher_to_table(made: Path, tmp_path: Path) -> None:
     ):
         model = load_checkpoint(str(work / f"big-{name}-de-en-model" / "model.pt"))
         assert model["cfg"]["model"].arch == arch
-
-
-def test_the_size_is_one_of_the_papers(tmp_path: Path) -> None:
-    result = recipe("gad_wmt", "wmt14-en-de", tmp_path / "work", **SETTINGS, SIZE="huge")
-    assert result.returncode == 2
-    assert "unknown SIZE 'huge' (choose from: base big)" in result.stderr
-    assert not (tmp_path / "work").exists()

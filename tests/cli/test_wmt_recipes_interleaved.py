@@ -10,8 +10,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.wmt_files import PAIRS, recipe, text
 
@@ -90,24 +88,3 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
     assert (student["directions"], student["words_per_direction"]) == (2, 2)
     assert (student["decoder_layers"], student["middle_to_side"]) == (2, True)
     assert (student["dropout"], student["attention_dropout"]) == (0.1, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"GEOMETRIES": "two"}, "geometry 'two' in GEOMETRIES"),
-        ({"GEOMETRIES": "2x1 3x1"}, "geometry '3x1' in GEOMETRIES"),
-        ({"GEOMETRIES": "2x1+nonsense"}, "geometry '2x1+nonsense' in GEOMETRIES"),
-        ({"STUDENTS": "0x1"}, "geometry '0x1' in STUDENTS"),
-        ({"SETTINGS": "both"}, "unknown setting 'both' in SETTINGS"),
-        ({"LENGTH_PENALTY": "none"}, "unknown length penalty 'none' in LENGTH_PENALTY"),
-        ({"DIRECTION": "de-en"}, "choose from: en-ro ro-en"),
-    ],
-)
-def test_refusals_come_before_the_data(
-    tmp_path: Path, settings: dict[str, str], message: str
-) -> None:
-    result = recipe("interleaved_wmt", "wmt16-en-ro", tmp_path / "work", GPUS="0", **settings)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not (tmp_path / "work").exists()

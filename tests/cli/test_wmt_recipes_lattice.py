@@ -137,30 +137,13 @@ def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: 
     assert counts == ["1", "32", "64", "128"] * 4
 
 
-def test_a_set_of_another_paper_is_refused(tmp_path: Path) -> None:
-    result = recipe("lattice_wmt", "wmt18-en-ru", tmp_path)
-    assert result.returncode == 2
-    assert "choose from: iwslt14-de-en wmt14-en-de wmt16-en-ro" in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ({"FAST_ALIGN": "gone"}, "there is no program FAST_ALIGN=gone"),
-        ({"PATH": "bin"}, "fast_align cannot be built: there is no cmake"),
-    ],
-)
-def test_a_missing_aligner_is_told_before_any_work(
-    tmp_path: Path, env: dict[str, str], message: str
-) -> None:
+def test_a_missing_cmake_is_told_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname"):
         (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
-    env = {name: str(tmp_path / value) for name, value in env.items()} if "PATH" in env else env
-    result = recipe("lattice_wmt", "wmt14-en-de", tmp_path / "work", **env)
+    result = recipe("lattice_wmt", "wmt14-en-de", tmp_path / "work", PATH=str(tmp_path / "bin"))
     assert result.returncode == 2
-    assert message in result.stderr
+    assert "fast_align cannot be built: there is no cmake" in result.stderr
     assert not (tmp_path / "work").exists()
 
 

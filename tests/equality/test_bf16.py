@@ -21,7 +21,7 @@ from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
-from tests.equality.test_int8 import ANYHOW, MODELS, assert_identical, assert_near
+from tests.equality.test_int8 import ANYHOW, MODELS, assert_identical, assert_near, one_by_one
 from tests.equality.test_int8 import _instructions as _instructions
 from tests.support import (
     generate,
@@ -47,17 +47,12 @@ def decode(decoding: str, model: Any, sample: dict[str, Any], **options: Any) ->
     return generate(task, [model], sample, **options)
 
 
-def one_by_one(model: Any, sources: list[list[int]], **options: Any) -> list[dict[str, Any]]:
-    """Greedy decoding, each sentence alone: what everything else is compared with."""
-    return [decode("greedy", model, make_batch([source]), **options)[0] for source in sources]
-
-
 @ANYHOW
 @MODELS
 def test_batches_and_windows_change_nothing(options: dict[str, Any]) -> None:
     model = make_model(make_task(), 4, **options).bfloat16()
     sources = random_sources(4, 9)
-    expected = one_by_one(model, sources)
+    expected = one_by_one(model, sources, int8=False)
     sample = make_batch(sources)
     assert_identical(decode("greedy", model, sample), expected)
     assert_identical(decode("iad", model, sample), expected)
@@ -71,7 +66,7 @@ def test_drafters(
     verifier, model = make_model(make_task(), 5).bfloat16(), drafter(**variant)
     monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
     sources = random_sources(3, 7)
-    expected = one_by_one(verifier, sources)
+    expected = one_by_one(verifier, sources, int8=False)
     task = make_task("gad", drafter_path="drafter.pt", int8=int8)
     assert_identical(generate(task, [verifier], make_batch(sources)), expected)
     assert task.counters.drafted > 0
@@ -81,7 +76,7 @@ def test_drafters(
 @FIRST
 def test_block_heads(layout: str, identity: bool) -> None:
     model, sources = headed(layout, identity).bfloat16(), random_sources(4, 7)
-    expected = one_by_one(model, sources)
+    expected = one_by_one(model, sources, int8=False)
     assert_identical(decode("blockwise", model, make_batch(sources)), expected)
 
 
@@ -158,7 +153,7 @@ def test_stock_in_bfloat16_rounds_more() -> None:
     sample = make_batch(sources)
     exact = stock([copy.deepcopy(model).float()], sample)
     found, theirs = decode("iad", model, sample), stock([model], sample)
-    assert_identical(found, one_by_one(model, sources))
+    assert_identical(found, one_by_one(model, sources, int8=False))
 
     def near(hypotheses: list[dict[str, Any]]) -> int:
         pairs = zip(hypotheses, exact, strict=True)
@@ -196,4 +191,4 @@ def test_what_sinusoids_are_does_not_depend_on_what_ran_before() -> None:
     sources = random_sources(4, 9)
     fresh, used = (make_model(make_task(), 4).bfloat16() for _ in range(2))
     stock([used], make_batch(sources))
-    assert_identical(one_by_one(fresh, sources), one_by_one(used, sources))
+    assert_identical(*(one_by_one(model, sources, int8=False) for model in (fresh, used)))

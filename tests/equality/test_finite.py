@@ -88,8 +88,10 @@ def test_sentence_model_and_weight_are_named(
     assert f"its weight {LAYER} holds NaN or infinity" in said
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("decoding", ["iad", "beam", "blockwise"])
+@pytest.mark.parametrize(
+    ("decoding", "number"),
+    [("iad", math.nan), ("beam", math.nan), ("blockwise", math.nan), ("blockwise", math.inf)],
+)
 def test_in_8_bits_every_weight_ends_decoding_as_in_fp32(decoding: str, number: float) -> None:
     """Each weight of a layer in turn: products in 8 bits round what they read, and must not make numbers of NaN."""
     model, sample = MODELS.get(decoding, MODELS["greedy"])(), numbered(3)

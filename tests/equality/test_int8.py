@@ -33,6 +33,7 @@ from tests.equality.test_lossless import DRAFTERS, Propose, ScriptedDrafter
 from tests.support import (
     ACTIVATED,
     generate,
+    generate_all,
     make_batch,
     make_model,
     make_task,
@@ -96,9 +97,12 @@ def decode(decoding: str, model: Any, sample: dict[str, Any], **options: Any) ->
     return generate(task, [model], sample, **options)
 
 
-def one_by_one(model: Any, sources: list[list[int]], **options: Any) -> list[dict[str, Any]]:
+def one_by_one(
+    model: Any, sources: list[list[int]], int8: bool = True, **options: Any
+) -> list[dict[str, Any]]:
     """Greedy decoding in 8 bits, each sentence alone: what everything else is compared with."""
-    return [decode("greedy", model, make_batch([source]), **options)[0] for source in sources]
+    task = make_task("greedy", model.encoder.dictionary, model.decoder.dictionary, int8=int8)
+    return generate_all(task, [model], [make_batch([source]) for source in sources], **options)
 
 
 def assert_identical(found: Any, expected: Any) -> None:
@@ -111,14 +115,14 @@ def assert_identical(found: Any, expected: Any) -> None:
 
 @ANYHOW
 @MODELS
-@pytest.mark.parametrize("left_pad", [True, False])
-def test_batches_and_windows_change_nothing(options: dict[str, Any], left_pad: bool) -> None:
+def test_batches_and_windows_change_nothing(options: dict[str, Any]) -> None:
     model = make_model(make_task(), 4, **options)
     sources = random_sources(4, 9)
     expected = one_by_one(model, sources)
-    sample = make_batch(sources, left_pad)
-    assert_identical(decode("greedy", model, sample), expected)
-    assert_identical(decode("iad", model, sample), expected)
+    samples = [make_batch(sources, left_pad) for left_pad in (True, False)]
+    for decoding in ("greedy", "iad"):
+        found = generate_all(make_task(decoding, int8=True), [model], samples)
+        assert_identical(found, 2 * expected)
 
 
 @ANYHOW
@@ -126,7 +130,7 @@ def test_ensembles() -> None:
     models = [make_model(make_task(), seed) for seed in (4, 5)]
     sources = random_sources(4, 9)
     tasks = {name: make_task(name, int8=True) for name in ("greedy", "iad")}
-    expected = [generate(tasks["greedy"], models, make_batch([source]))[0] for source in sources]
+    expected = generate_all(tasks["greedy"], models, [make_batch([source]) for source in sources])
     for task in tasks.values():
         assert_identical(generate(task, models, make_batch(sources)), expected)
     alone = one_by_one(models[0], sources)
@@ -156,11 +160,10 @@ def test_random_models_and_batches(seed: int) -> None:
     expected = one_by_one(model, sources, **options)
     for size in (1, 5, 24):
         for decoding in ("greedy", "iad"):
-            found = []
-            for first in range(0, len(sources), size):
-                sample = make_batch(sources[first : first + size])
-                found += decode(decoding, model, sample, **options)
-            assert_identical(found, expected)
+            firsts = range(0, len(sources), size)
+            samples = [make_batch(sources[first : first + size]) for first in firsts]
+            task = make_task(decoding, int8=True)
+            assert_identical(generate_all(task, [model], samples, **options), expected)
 
 
 @pytest.mark.parametrize(
