@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -17,8 +17,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.search import engines
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.engines import BEAM, BoardEngine, EngineRequest, LibraryEngine
+from fairseq_aggdec.search.engines import BEAM, BoardEngine, EngineRequest
 from fairseq_aggdec.windows.draft import Draft
 from tests.support import generation_options, make_batch, make_dictionary, make_model, make_task
 
@@ -371,7 +372,7 @@ def expected(case: RuleCase, beam: int) -> NBest:
 # -- engines
 
 
-def not_asked(engine: Any, request: EngineRequest) -> Iterator[str]:
+def not_asked(*asked: Any) -> Iterator[str]:
     yield "not asked"
 
 
@@ -384,13 +385,23 @@ def wherever_it_can(engine: Any, request: EngineRequest) -> Iterator[str]:
 
 
 @contextmanager
-def only(engine: str) -> Iterator[None]:
-    """Batches are decoded by this engine, of ``board``, ``library`` and ``python``."""
-    with ExitStack() as stack:
-        gaps = wherever_it_can if engine == "board" else not_asked
-        stack.enter_context(mock.patch.object(BoardEngine, "gaps", gaps))
-        if engine == "python":
-            stack.enter_context(mock.patch.object(LibraryEngine, "gaps", not_asked))
+def on_board() -> Iterator[None]:
+    """The board decodes, though there is no GPU."""
+    with mock.patch.object(BoardEngine, "gaps", wherever_it_can):
+        yield
+
+
+@contextmanager
+def in_library() -> Iterator[None]:
+    """The compiled library decodes each batch in one call."""
+    with mock.patch.object(BoardEngine, "gaps", not_asked):
+        yield
+
+
+@contextmanager
+def by_windows() -> Iterator[None]:
+    """It searches, and PyTorch reads its windows."""
+    with in_library(), mock.patch.object(engines, "_unread_by_library", not_asked):
         yield
 
 

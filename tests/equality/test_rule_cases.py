@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import torch
 
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.search.engines import ENGINES
 from fairseq_aggdec.search.errors import NonFiniteError
 from scripts.forced_drafts import ForcedDrafter
 from tests.rule_cases import (
@@ -20,10 +19,12 @@ from tests.rule_cases import (
     ROWS,
     NBest,
     RuleCase,
+    by_windows,
     expected,
     half_right,
+    in_library,
     models_of,
-    only,
+    on_board,
     searched,
 )
 from tests.strict.device.bookkeeping import fused_kernels
@@ -32,32 +33,38 @@ from tests.support import assert_same, generation_options, make_task
 
 @contextmanager
 def without_library() -> Iterator[None]:
-    """As where nothing could be compiled at installation."""
-    with pytest.MonkeyPatch.context() as patched:
+    """As where nothing could be compiled at installation: the board decodes."""
+    with pytest.MonkeyPatch.context() as patched, on_board():
         patched.setenv(VARIABLE, "none")
         kernels.cache_clear()
         yield
     kernels.cache_clear()
 
 
-# How each engine is made to decode, and its name in the list of engines: of greedy search, and of beam search.
-WAYS: dict[str, tuple[Callable[[], Any], str, str | None]] = {
-    "library": (nullcontext, "library", "library"),
-    "board": (nullcontext, "board", "board"),
-    "board with kernels": (fused_kernels, "board", "board"),
-    "python": (nullcontext, "python", None),
-    "no library": (without_library, "python", "board"),
+@contextmanager
+def with_kernels() -> Iterator[None]:
+    """The board decodes by a GPU's kernels, compiled as C++."""
+    with fused_kernels(), on_board():
+        yield
+
+
+# How each engine is made to decode.
+WAYS = {
+    "library": in_library,
+    "windows": by_windows,
+    "board": on_board,
+    "board with kernels": with_kernels,
+    "no library": without_library,
 }
 # Of equal words of a beam PyTorch's topk() takes any.
-FIRST_OF_EQUAL = "library", "board with kernels"
-OPERATORS = "board", "no library"  # attention by PyTorch
+FIRST_OF_EQUAL = "library", "windows", "board with kernels"
+OPERATORS = "windows", "board", "no library"  # attention by PyTorch
 Ranked = list[dict[str, Any]]
-KNOWN = {engine.name for engine in ENGINES}
 RUNS = [
     pytest.param(way, case, beam, id=f"{way}-{case.name}-{beam}")
-    for way, (_, greedy, of_beam) in WAYS.items()
+    for way in WAYS
     for case, beam in ROWS
-    if (greedy if beam == 1 else of_beam) in KNOWN and not (case.apart and way in OPERATORS)
+    if not (case.apart and way in OPERATORS)
 ]
 
 
@@ -87,16 +94,17 @@ def built(case: RuleCase, beam: int) -> Any:
 
 @pytest.mark.parametrize(("way", "case", "beam"), RUNS)
 def test_every_engine_decodes_as_stock(way: str, case: RuleCase, beam: int) -> None:
-    ready, greedy, of_beam = WAYS[way]
-    engine = greedy if beam == 1 else of_beam
-    assert engine is not None
-    with ready(), only(engine):
+    with WAYS[way]():
         generator = built(case, beam)
         check(generator, way, case, beam)
-        assert generator.engines[-1][0].name == engine
+        assert generator.engines[-1][0].name == engine_of(way)
         if beam == 1 and case.broken is None:
             for generator.drafter in drafters_of(case, way):
                 check(generator, way, case, beam)
+
+
+def engine_of(way: str) -> str:
+    return "library" if way in ("library", "windows") else "board"
 
 
 def check(generator: Any, way: str, case: RuleCase, beam: int) -> None:
@@ -117,7 +125,7 @@ def drafters_of(case: RuleCase, way: str) -> list[Any]:
     """Right and wrong drafts, and trees, which a board does not take."""
     outputs = [ranked[0]["tokens"].tolist() for ranked in expected(case, 1)]
     drafters: list[Any] = [half_right(outputs)]
-    if WAYS[way][1] != "board":
+    if engine_of(way) == "library":
         types = len(models_of(case.model)[0].decoder.dictionary)
         numbered = dict(enumerate(outputs, start=70))
         drafters += [ForcedDrafter(kind, 4, types, numbered) for kind in ("tree", "random-tree")]

@@ -23,14 +23,7 @@ from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.kernels.library import NormStruct, Product, kernels
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.search.acceptance import TopBeta, exact
 from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.judge import compiled as compiled_judge
-from fairseq_aggdec.search.judge import tensors
-from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft
-from fairseq_aggdec.windows.window import Window
 from tests.equality.test_cached_decoder import walk
 from tests.fuzz import budget
 from tests.fuzz.cases import transformer_shape
@@ -191,65 +184,6 @@ def check_best_tokens(chance: random.Random, code: Any) -> None:
         assert_within(part, expected, unit + 4 * ULP * expected.abs().nan_to_num(posinf=0.0))
     y, broken = with_broken_rows(chance, x)
     assert torch.equal(best_tokens(y, count, wanted, PAD, UNK)[~broken], found[~broken])
-
-
-def random_rows(chance: random.Random, count: int) -> list[Row]:
-    rows = []
-    for index in range(count):
-        output = [chance.randrange(4, 8) for _ in range(chance.randrange(5))]
-        prefix = [chance.choice([PAD, 5, 6]) for _ in range(chance.randrange(7))]
-        end = len(output) + chance.randrange(1, 6)
-        floor, strict_floor = chance.randrange(8), chance.choice([0, 0, 6])
-        rows.append(Row(index, [EOS, *output], end, floor, strict_floor, prefix))
-    return rows
-
-
-def random_draft(chance: random.Random, rows: int) -> Draft:
-    """Texts, or trees."""
-    words = (EOS, UNK, 4, 5, 6, 7)
-    tokens = [[chance.choice(words) for _ in range(chance.randrange(7))] for _ in range(rows)]
-    if chance.random() < 0.5:
-        return Draft(tokens)
-    return Draft(tokens, [[chance.randrange(n + 1) for n in range(len(row))] for row in tokens])
-
-
-def agreeing(chance: random.Random, draft: Draft, window: Window) -> torch.Tensor:
-    """Logits by which drafted tokens often stand."""
-    logits = torch.randn(len(window.tokens), VOCABULARY)
-    first = 0
-    for width, row, parents in zip(window.widths, draft.rows(), draft.all_parents(), strict=True):
-        for token, parent in zip(row, parents, strict=True):
-            if chance.random() < 0.6:
-                logits[first + parent, token] += 6.0
-        first += width
-    return logits
-
-
-def check_judging(chance: random.Random, code: Any) -> None:
-    """The judge of operators and the compiled one."""
-    rows = chance.randint(1, 9)
-    rules = Rules(
-        *(PAD, UNK, EOS),
-        unk_penalty=chance.choice((0.0, 2.5, -1.0, torch.inf)),
-        no_repeat_ngram_size=chance.choice((0, 0, 1, 2, 3)),
-    )
-    accept = chance.choice((exact, TopBeta(1), TopBeta(3, 2.0), TopBeta(2), TopBeta(30)))
-    state = DecodeState(random_rows(chance, rows), EOS, torch.device("cpu"))
-    draft = random_draft(chance, rows)
-    window = state.window(draft)
-    logits = agreeing(chance, draft, window)
-    if chance.random() < 0.2:
-        logits[chance.randrange(len(logits)), chance.randrange(VOCABULARY)] = torch.nan
-    before = logits.clone()
-    assert compiled_judge.judges(logits, window, accept)
-    found, wanted = (
-        judge(logits, window, state, rules, accept)
-        for judge in (compiled_judge.judge, tensors.judge)
-    )
-    assert torch.equal(logits.nan_to_num(99.0), before.nan_to_num(99.0))
-    for name in ("drafted", "accepted", "emitted", "paths"):
-        assert getattr(found, name) == getattr(wanted, name), name
-    torch.testing.assert_close(found.scores, wanted.scores, equal_nan=True)
 
 
 def check_layers(chance: random.Random, code: Any) -> None:
