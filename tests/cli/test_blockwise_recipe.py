@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from fairseq_cli import preprocess
 
-from tests import warm
 from tests.cli.commands import run
+from tests.cli.wmt_files import recipe
 from tests.support import random_sources
 
-ROOT = Path(__file__).resolve().parents[2]
 SPLITS = {"train": 40, "valid": 6, "test": 5}
 SIZES = " ".join(
     f"--{side}-layers 1 --{side}-embed-dim 16 --{side}-ffn-embed-dim 16 --{side}-attention-heads 2"
@@ -54,27 +52,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def recipe(work: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "recipes" / "blockwise" / "blockwise_wmt14.sh")],
-        env={
-            **os.environ,
-            **TINY,
-            "PYTHON": warm.python(),
-            "WORK": str(work),
-            "OUTPUT": str(work / "results" / "table"),
-            **settings,
-        },
-        cwd=work.parent,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+def run_recipe(work: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    places = {"WORK": str(work), "OUTPUT": str(work / "results" / "table")}
+    return recipe("blockwise_wmt14", cwd=work.parent, **TINY | places | settings)
 
 
 def test_every_stage_and_the_table(data: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    done = recipe(work, DATA=str(data))
+    done = run_recipe(work, DATA=str(data))
     assert done.returncode == 0, done.stderr[-3000:]
     record = json.loads((work / "results" / "table-valid.json").read_text())
     found = {score["model"] for score in record["scores"]}
@@ -85,7 +70,7 @@ def test_every_stage_and_the_table(data: Path, tmp_path: Path) -> None:
     log = (work / "heads-both-2" / "train.log").read_text()
     assert str(work / "distilled") in log
     assert "| k | base | regular | both |" in done.stdout
-    again = recipe(work, DATA=str(data))
+    again = run_recipe(work, DATA=str(data))
     assert again.returncode == 0, again.stderr[-3000:]
     stages = [line for line in again.stderr.splitlines() if "] stage " in line]
     assert len(stages) == 6  # the teacher's work is done

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
-import torch
 from fairseq_cli import generate, preprocess
 
 from fairseq_aggdec.compat import CheckpointError
@@ -210,16 +208,6 @@ def test_ensemble(trained: Trained) -> None:
     assert found.texts() == expected.texts()
 
 
-def test_length_limits(trained: Trained) -> None:
-    for options in (
-        ["--max-len-a", "0.5", "--max-len-b", "2"],
-        ["--min-len", "8"],
-        ["--match-source-len"],
-    ):
-        found, expected = (trained.generate(d, *options) for d in ("iad", "stock"))
-        assert found.texts() == expected.texts()
-
-
 def test_summary_ends_the_log(trained: Trained, stock: Result) -> None:
     arguments = [
         *PLUGIN,
@@ -246,83 +234,8 @@ def test_summary_ends_the_log(trained: Trained, stock: Result) -> None:
     assert float(accepted[1]) > 1.5
 
 
-# -- what is refused
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--nbest", "2", "--beam", "2"],
-        ["--sampling"],
-        ["--diverse-beam-groups", "1"],
-        ["--retain-dropout"],
-    ],
-    ids=lambda options: options[0],
-)
-def test_refused_options_are_named(trained: Trained, options: list[str]) -> None:
-    with pytest.raises(ValueError, match=rf"{options[0]} .*--decoding iad"):
-        trained.generate("iad", *options)
-
-
-def test_unknown_decoding(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        trained.generate("fast")
-    assert exit_.value.code == 2
-    message = capsys.readouterr().err
-    assert "--decoding" in message
-    assert "iad" in message
-
-
-def test_missing_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"nowhere\.pt"):
-        trained.generate("iad", path=tmp_path / "nowhere.pt")
-
-
-def test_truncated_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pt"
-    content = trained.checkpoint.read_bytes()
-    broken.write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match=r"broken\.pt cannot be read as a checkpoint"):
-        trained.generate("iad", path=broken)
-
-
-def test_not_a_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    for name, content in (("words.pt", {"a": 1}), ("tensor.pt", torch.ones(3))):
-        torch.save(content, tmp_path / name)
-        with pytest.raises(CheckpointError, match=f"{name} was not written by fairseq"):
-            trained.generate("iad", path=tmp_path / name)
-
-
-class MakesFile:
-    """Unpickling an instance would create a file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-def test_checkpoint_that_hides_code(trained: Trained, tmp_path: Path) -> None:
-    state = torch.load(trained.checkpoint, weights_only=True)
-    state["extra_state"]["more"] = MakesFile(tmp_path / "harm")
-    torch.save(state, tmp_path / "evil.pt")
-    with pytest.raises(CheckpointError, match=r"evil\.pt is refused"):
-        trained.generate("iad", path=tmp_path / "evil.pt")
-    assert not (tmp_path / "harm").exists()
-
-
 def test_second_checkpoint_of_an_ensemble_is_checked_too(trained: Trained, tmp_path: Path) -> None:
     broken = tmp_path / "broken.pt"
     broken.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"broken\.pt"):
         trained.generate("iad", path=f"{trained.checkpoint}:{broken}")
-
-
-def test_wrong_dictionary(trained: Trained, tmp_path: Path) -> None:
-    for side in ("src", "tgt"):
-        lines = (trained.data / f"dict.{side}.txt").read_text().splitlines()
-        (tmp_path / f"dict.{side}.txt").write_text("\n".join([*lines[:-2], ""]))
-    arguments = [*PLUGIN, "--decoding", "iad", "--path", trained.checkpoint, "--cpu"]
-    with pytest.raises(CheckpointError, match=r"dictionary of \d+ types.* has \d+"):
-        run(generate.cli_main, tmp_path, *arguments, "--source-lang", "src", "--target-lang", "tgt")

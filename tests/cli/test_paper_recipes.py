@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.cli.wmt_files import recipe
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ("bea2019", "nlpcc18", "wikilarge")
 
 TINY = {
@@ -38,14 +37,7 @@ def run_recipe(
     name: str, data: Path, work: Path, settings: dict[str, str] = TINY, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a recipe, with tiny settings by default, from another folder than the checkout."""
-    return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "recipes" / "aggressive" / f"{name}.sh"), str(data)],
-        env={**os.environ, "PYTHON": warm.python(), **settings, "WORK": str(work), **env},
-        cwd=work.parent,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    return recipe(name, data, cwd=work.parent, **settings | {"WORK": str(work)} | env)
 
 
 def write(path: Path, lines: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.cli.wmt_files import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "scripts" / "recipes" / "aggressive" / "ua_gec.sh"
@@ -41,39 +42,32 @@ def corpus() -> None:
     pytest.importorskip("ua_gec")
 
 
-def environment(work: Path) -> dict[str, str]:
+def settings(work: Path) -> dict[str, str]:
     own = {"PYTHON": warm.python(), "WORK": str(work), "SHIP": str(work / "shipped")}
-    return {**os.environ, **TINY, **own}
+    return TINY | own
 
 
 def kill_in_training(work: Path, log: Path) -> None:
     """Start the recipe; kill it and its children, as a machine that goes down, once it trains."""
     with open(log, "w") as output:
-        recipe = subprocess.Popen(
+        running = subprocess.Popen(
             ["bash", str(RECIPE)],
-            env=environment(work),
+            env={**os.environ, **settings(work)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     deadline = time.monotonic() + 120
-    while recipe.poll() is None and not (work / "pretrain.partial" / "train.log").exists():
+    while running.poll() is None and not (work / "pretrain.partial" / "train.log").exists():
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.1)
-    assert recipe.poll() is None, log.read_text()[-3000:]
-    os.killpg(recipe.pid, signal.SIGKILL)
-    recipe.wait()
+    assert running.poll() is None, log.read_text()[-3000:]
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
 
 
 def run(work: Path) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        ["bash", str(RECIPE)],
-        env=environment(work),
-        cwd=work.parent,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    result = recipe("ua_gec", cwd=work.parent, **settings(work))
     assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
     return result
 

@@ -74,12 +74,15 @@ def write_multi30k(raw: Path) -> None:
             )
 
 
-def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a recipe on one thread; ``env`` are its settings."""
+def recipe(
+    name: str, *arguments: str | Path, cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a recipe on one thread, in some folder; ``env`` are its settings."""
     (path,) = (ROOT / "scripts" / "recipes").rglob(f"{name}.sh")
     return subprocess.run(
         ["bash", str(path), *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": warm.python(), **env},
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=1200,
