@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_aggdec.audit.equality import TIE_MARGIN
@@ -21,7 +20,14 @@ from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
-from tests.equality.test_int8 import ANYHOW, MODELS, assert_identical, assert_near, one_by_one
+from tests.equality.test_int8 import (
+    ANYHOW,
+    MODELS,
+    assert_identical,
+    assert_near,
+    by_definition,
+    one_by_one,
+)
 from tests.equality.test_int8 import _instructions as _instructions
 from tests.support import (
     generate,
@@ -115,18 +121,9 @@ class InBfloat16(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def by_definition(model: Any) -> Any:
+def defined(model: Any) -> Any:
     """A copy in fp32 of a model in bfloat16, whose linear layers, and nothing else, round to it."""
-    model = copy.deepcopy(model).float()
-    for module in list(model.modules()):
-        if isinstance(module, MultiheadAttention):
-            module.skip_embed_dim_check = (
-                True  # fairseq's own switch: its layers are called as modules
-            )
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, InBfloat16(child))
-    return model
+    return by_definition(copy.deepcopy(model).float(), InBfloat16)
 
 
 @pytest.mark.parametrize("options", [{}, {"no_token_positional_embeddings": True}], ids=str)
@@ -134,10 +131,10 @@ def test_stock_on_the_model_by_definition(options: dict[str, Any]) -> None:
     """Sinusoids are rounded, which the definition in fp32 does not do: they are left out or learned."""
     model = make_model(make_task(), 3, **(options or LEARNED)).bfloat16()
     sample = make_batch(random_sources(23, 40))
-    assert_near(decode("greedy", model, sample), stock([by_definition(model)], sample), 0.95)
+    assert_near(decode("greedy", model, sample), stock([defined(model)], sample), 0.95)
     for ours, theirs in zip(
         decode("beam", model, sample, beam=3),
-        stock([by_definition(model)], sample, beam=3),
+        stock([defined(model)], sample, beam=3),
         strict=True,
     ):
         torch.testing.assert_close(ours["score"], theirs["score"], atol=0.02, rtol=0.02)

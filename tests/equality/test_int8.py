@@ -325,17 +325,16 @@ class InEightBits(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def in_eight_bits(model: Any) -> Any:
-    """A copy whose linear layers, and nothing else, compute in 8 bits."""
+def by_definition(model: Any, kind: type[nn.Module] = InEightBits) -> Any:
+    """A copy whose linear layers, and nothing else, compute by their definition."""
     model = copy.deepcopy(model)
     for module in list(model.modules()):
         if isinstance(module, MultiheadAttention):
-            module.skip_embed_dim_check = (
-                True  # fairseq's own switch: its layers are called as modules
-            )
+            # fairseq's own switch: its layers are called as modules
+            module.skip_embed_dim_check = True
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
-                setattr(module, name, InEightBits(child))
+                setattr(module, name, kind(child))
     return model
 
 
@@ -357,7 +356,7 @@ def assert_near(found: Any, expected: Any, least_equal: float) -> None:
 def test_stock_on_the_model_in_8_bits(seed: int, activation: str) -> None:
     model = make_model(make_task(), seed, **ACTIVATED[activation])
     sample = make_batch(random_sources(20 + seed, 40))
-    expected = stock([in_eight_bits(model)], sample)
+    expected = stock([by_definition(model)], sample)
     assert_near(decode("greedy", model, sample), expected, 0.95)
     same = sum(
         a["tokens"].tolist() == b["tokens"].tolist()
@@ -372,7 +371,7 @@ def test_a_model_that_has_learnt_something() -> None:
     sample = make_batch(sources)
     expected = one_by_one(model, sources)
     assert_identical(decode("iad", model, sample), expected)
-    assert_near(decode("iad", model, sample), stock([in_eight_bits(model)], sample), 0.95)
+    assert_near(decode("iad", model, sample), stock([by_definition(model)], sample), 0.95)
 
 
 @pytest.mark.skipif(not (SAMPLE / "checkpoint.pt").exists(), reason="no checkpoint in this copy")
