@@ -95,4 +95,4 @@ def test_refused_before_any_work(
     result = recipe(name, *filled(arguments).split(), **given)
     assert result.returncode == 2
     assert said in result.stderr
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -14,12 +14,12 @@ from tests.strict.device import cases as device_cases
 from tests.strict.test_methods import assert_equal
 from tests.support import generation_options, make_task
 
-# Tokens of equal scores are no others than the table's other engines find, which compares them.
+# Each case once, with its first beam or its last in turn. Tokens of equal scores are no others than the table's other
+# engines find.
 ROWS = [
-    (case, beam)
-    for case in CASES
+    (case, case.beams[-(number % 2)])
+    for number, case in enumerate(CASES)
     if case.model != "in pairs" and not case.apart
-    for beam in {case.beams[0], case.beams[-1]}
 ]
 
 
