@@ -19,14 +19,11 @@ from tests.rule_cases import (
     ROWS,
     NBest,
     RuleCase,
-    by_windows,
     expected,
-    half_right,
-    in_library,
     models_of,
-    on_board,
     searched,
 )
+from tests.rule_engines import by_windows, half_right, in_library, on_board
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.support import assert_same, generation_options, make_task
 

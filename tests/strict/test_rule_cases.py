@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fairseq_aggdec.search.errors import NonFiniteError
-from tests.rule_cases import CASES, RuleCase, expected, half_right, models_of
+from tests.rule_cases import CASES, RuleCase, expected, models_of
+from tests.rule_engines import half_right
 from tests.strict.device import cases as device_cases
 from tests.strict.test_methods import assert_equal
 from tests.support import generation_options, make_task
