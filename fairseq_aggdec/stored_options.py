@@ -1,11 +1,10 @@
 """Options that a checkpoint holds: data only, although fairseq evaluates some of them as Python.
 
 Weights-only loading keeps code out of the pickled part of a file. Options are plain texts there, and fairseq hands some
-of these texts to ``eval``: ``adaptive_softmax_cutoff``, the layers of convolutional models, and others. Two guards:
-
-- :func:`check_options` reads the options before anything is built from them, and names the file and the option.
-- :func:`guard_evaluation` watches ``eval`` inside fairseq itself, for whatever reaches it by another way: fairseq's
-  hub, ``fairseq-validate``, a model that another option names. Its message cannot name the file.
+of these texts to ``eval``: ``adaptive_softmax_cutoff``, the layers of convolutional models, and others.
+:func:`check_options` reads the options before anything is built from them, and names the file and the option: when a
+file is loaded, and again when a task of the plugin builds itself, a model or a criterion, for files that fairseq's hub,
+``fairseq-validate`` or another option has named.
 
 Nothing here resolves an interpolation, imports a module or calls what a file names.
 """
@@ -16,10 +15,7 @@ import argparse
 import ast
 import dataclasses
 import enum
-import re
-import sys
 from collections.abc import Iterator, Mapping
-from types import CodeType
 from typing import Any
 
 # Options that fairseq evaluates, by name; a test finds them in fairseq's source.
@@ -69,7 +65,6 @@ WORD = (
 )
 PLAIN = (bool, int, float, str, type(None))
 MOST = 100_000  # options of a file: small ones can come to any number, by lists that hold one list many times
-EVALUATING = re.compile(r"fairseq(_cli)?(\.|$)")
 
 
 class CheckpointError(RuntimeError):
@@ -249,34 +244,3 @@ def _size(node: ast.expr) -> float:
         case ast.BinOp(left=part, op=ast.Mult(), right=ast.Constant(value=int(times))):
             return _size(part) * max(1, times)
     return endless
-
-
-def guard_evaluation() -> None:
-    """Makes ``eval`` inside fairseq take values only. Calling it again changes nothing.
-
-    Python asks its audit hooks before it runs evaluated code; they cannot be removed. Code of other modules is none of
-    this one's business, and fairseq evaluates options only.
-    """
-    if not _guarded:
-        _guarded.append(True)
-        sys.addaudithook(_refuse_code)
-
-
-_guarded: list[bool] = []
-
-
-def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "exec":
-        return
-    code = arguments[0]
-    if not isinstance(code, CodeType) or code.co_filename != "<string>":
-        return
-    # Without names, and functions of its own, all that it can do is give a value.
-    if not code.co_names and not any(isinstance(one, CodeType) for one in code.co_consts):
-        return
-    caller = sys._getframe(1)
-    if EVALUATING.match(str(caller.f_globals.get("__name__", ""))):
-        raise CheckpointError(
-            f"fairseq was about to run code that it took for an option's value ({', '.join(code.co_names) or 'code'}): "
-            "refused, an option of a checkpoint or of the command line must be a plain value."
-        )

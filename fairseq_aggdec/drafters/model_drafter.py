@@ -12,7 +12,6 @@ from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.in_library import DraftMemory
 from fairseq_aggdec.drafters.proposer import Proposer, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower
-from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.gpu.largest import first_largest
@@ -44,7 +43,6 @@ class ModelDrafter(DeviceDrafter):
 
     chain: FastChain | None = None
     proposer: Proposer | None = None
-    laid_out: Any = None  # the weights with which the chain was made
     rests = False
     memory: DraftMemory | None = None  # of what drafts in the library
 
@@ -58,7 +56,7 @@ class ModelDrafter(DeviceDrafter):
         self.trees = None if nodes is None else TreeGrower(nodes)
 
     def release(self) -> None:
-        self.chain = self.proposer = self.laid_out = None
+        self.chain = self.proposer = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: it packs the weights of its own model."""
@@ -89,12 +87,8 @@ class ModelDrafter(DeviceDrafter):
         """
         if packed is not None:
             decoder, precision = packed.decoder, replace(packed.precision, int8=precision.int8)
-        chain = None if decoder.chain is None else FastChain(decoder, precision)
-        # Captured steps read the old chain where the decoder is the old one, with new numbers.
-        same = packed is not None and packed is self.laid_out
-        if not (same and self.chain is not None and renew(self.chain, chain)):
-            self.chain = chain
-        self.proposer, self.laid_out = None, packed
+        self.chain = None if decoder.chain is None else FastChain(decoder, precision)
+        self.proposer = None
         if packed is not None:
             vocabulary = packed.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)

@@ -263,23 +263,17 @@ class NarDrafter(ModelDrafter):
         """Packs encoder and slots, again when the parameters have changed."""
         if self.watch is not None and not self.watch.changed():
             return
-        in_place = self.watch is not None and self.watch.in_place
-        model, old = self.model, self.slots
+        model = self.model
         # A frozen encoder does not change but with the decoder, when the model is moved.
         parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
         watch = ModelWatch(parts, [model])
-        encoder, self.encoder, self.slots = self.encoder, None, LayerSlots(model)
-        packed = None
+        self.encoder, self.slots, packed = None, LayerSlots(model), None
         gap = slots_gap(model.decoder)
         if gap:
             logger.info("the drafter recomputes the prefix in each call: %s", gap)
         else:
-            slots = CachedSlots(model, self.precision)
-            if in_place and isinstance(old, CachedSlots) and old.reader.renew(slots.reader):
-                slots = old
-                if not model.shares_encoder:
-                    self.encoder = packed_encoder(model.encoder, self.precision, encoder)
-            self.slots, packed = slots, slots.reader.packed
+            self.slots = slots = CachedSlots(model, self.precision)
+            packed = slots.reader.packed
         self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
         if weight := broken_weight(model):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import Memory, needs_mask
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
-from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
@@ -70,22 +69,6 @@ class CachedDecoder:
         self.cache = KVCache(self.graphs, self.compiled, hides)
         self.views: tuple[Memory, list[Tensor]] | None = None
         self.starts: StartGraphs | None = None
-
-    def renew(self, other: "CachedDecoder") -> bool:
-        """Copies the packed weights of another one, built from the same model after its weights changed in place.
-
-        Captured graphs stay valid, because the tensors stay where they are.
-
-        Returns:
-            whether all shapes agreed; if not, nothing was copied.
-        """
-        packed, new = self.packed, other.packed
-        new.draft_projection(packed.proposing)
-        if packed.embedding.table is not None:
-            new.embedding.make_table(len(packed.embedding.table))
-        if self.heads is not None:
-            self.heads.layers = None  # built again at the next use
-        return renew([packed, self.heads], [new, other.heads])
 
     def start(
         self,

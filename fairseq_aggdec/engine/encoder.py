@@ -19,7 +19,6 @@ from fairseq_aggdec.engine.compiled import (
     Memory,
     compile_layers,
 )
-from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm
@@ -173,12 +172,6 @@ class FastEncoder:
         found = [] if padding is None else [padding]
         return _output(self._plain(x, padding), found, lengths, embedding)
 
-    def renew(self, new: "FastEncoder") -> bool:
-        """Copies the packed weights of another one, see :meth:`CachedDecoder.renew`."""
-        if self.table is not None:
-            new.make_table(len(self.table))
-        return renew(self, new)
-
     def reads(self, length: int) -> bool:
         """Tells whether :meth:`on_grid` can read sources of that length."""
         return self.encoder.quant_noise is None and length <= int(self.encoder.max_positions())
@@ -285,19 +278,11 @@ def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
     }
 
 
-def packed_encoder(
-    encoder: Any, precision: Precision, old: "FastEncoder | StockEncoder | None" = None
-) -> "FastEncoder | StockEncoder":
-    """A :class:`FastEncoder` if all layers are stock, else a :class:`StockEncoder`.
-
-    Args:
-        old: of the same encoder before its weights changed in place; captured graphs read its memory. It is given the
-            new weights and returned, if shapes agree.
-    """
+def packed_encoder(encoder: Any, precision: Precision) -> "FastEncoder | StockEncoder":
+    """A :class:`FastEncoder` if all layers are stock, else a :class:`StockEncoder`."""
     if encoder_gap(encoder) is not None:
         return StockEncoder(encoder)
-    new = FastEncoder(encoder, precision)
-    return old if isinstance(old, FastEncoder) and old.renew(new) else new
+    return FastEncoder(encoder, precision)
 
 
 class StockEncoder:

@@ -81,7 +81,6 @@ class Member:
         """Packs the weights, if they were not packed yet or the model has changed since."""
         if self.watch is not None and not self.watch.changed():
             return
-        in_place = self.watch is not None and self.watch.in_place
         self._inspect()
         model, precision = self.model, self.precision
         if precision.int8:
@@ -93,13 +92,10 @@ class Member:
         (packed if fast_decoder else others).append(model.decoder)
         # Before anything is read: what is written meanwhile is seen.
         watch = ModelWatch(packed, others)
-        decoder = CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
-        old: Any = vars(self).get("decoder")
-        both = isinstance(old, CachedDecoder) and isinstance(decoder, CachedDecoder)
-        renewed = in_place and both and old.graphs is not None and old.renew(decoder)
-        old_encoder = self.encoder if renewed else None
-        self.encoder = packed_encoder(model.encoder, precision, old_encoder)
-        self.decoder = old if renewed else decoder
+        self.decoder = (
+            CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
+        )
+        self.encoder = packed_encoder(model.encoder, precision)
         self.watch = watch
 
     def forget(self) -> None:

@@ -203,9 +203,7 @@ def _declare(library: Any) -> None:
         function.argtypes, function.restype = types, None
         if name in ALLOCATING:
             function.restype, function.errcheck = _int, checked
-    for function in (library.aggdec_same, library.aggdec_written):
-        function.argtypes, function.restype = (_pointer, _pointer, _int), _int
-    library.aggdec_checksum.argtypes, library.aggdec_checksum.restype = (_pointer, _int), _int
+    library.aggdec_same.argtypes, library.aggdec_same.restype = (_pointer, _pointer, _int), _int
 
 
 @functools.cache

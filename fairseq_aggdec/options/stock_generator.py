@@ -7,7 +7,7 @@ whose every method is known can be taken over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fairseq import search
@@ -20,7 +20,6 @@ from fairseq.sequence_generator import (
 )
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.writes import CLASS, VERSION, Writes, tables_of
 from fairseq_aggdec.options.options import ALIGNMENTS
 
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
@@ -99,28 +98,20 @@ def _search_gap(generator: Any) -> str | None:
     return _altered(found)
 
 
-def _read_of(models: Iterable[Any]) -> list[nn.Module]:
-    """The modules whose attributes :func:`_model_gaps` reads."""
-    found = [*models, *(getattr(model, "decoder", None) for model in models)]
-    names = "embed_positions", "output_projection"
-    found += [getattr(part, name, None) for part in found for name in names]
-    return [part for part in found if isinstance(part, nn.Module)]
-
-
 def _model_gaps(generator: Any) -> Iterator[str]:
-    types = len(generator.tgt_dict)
+    types, pad = len(generator.tgt_dict), generator.pad
     for model in generator.model.models:
-        name = type(model).__name__
-        if not (hasattr(model, "encoder") and hasattr(model, "decoder")):
-            yield f"a {name}, which has no encoder and decoder"
+        decoder = getattr(model, "decoder", None)
+        if decoder is None or not hasattr(model, "encoder"):
+            yield f"a {type(model).__name__}, which has no encoder and decoder"
             continue
-        weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
+        weight = getattr(getattr(decoder, "output_projection", None), "weight", None)
         if isinstance(weight, Tensor) and len(weight) != types:
+            name = type(model).__name__
             yield f"a {name} that writes {len(weight)} types, where the dictionary has {types}"
-        positions = getattr(model.decoder, "embed_positions", None)
-        for part in (model.decoder, positions):
-            if getattr(part, "padding_idx", generator.pad) != generator.pad:
-                yield f"a {name} whose padding is not that of the dictionary"
+        for part in (decoder, getattr(decoder, "embed_positions", None)):
+            if getattr(part, "padding_idx", pad) != pad:
+                yield f"a {type(model).__name__} whose padding is not that of the dictionary"
 
 
 def search_gap(generator: Any) -> str | None:
@@ -144,33 +135,6 @@ def search_gap(generator: Any) -> str | None:
         # Where </s> may come first, stock then goes on with the hypothesis that it ended.
         return "a beam as large as the vocabulary"
     return next(_model_gaps(generator), None)
-
-
-class Gap:
-    """:func:`search_gap` of a generator, asked for every batch: looked for anew when what it reads was written to."""
-
-    def __init__(self) -> None:
-        self.writes, self.without = Writes(), (0, 0)
-
-    def of(self, generator: Any) -> str | None:
-        own = id(generator), id(vars(generator))
-        if self.without == own and not self.writes.any():
-            return None
-        parts = list(generator.children())
-        parts += [inner for part in parts for inner in part.children()]
-        parts += _read_of(getattr(generator.model, "models", ()))
-        tables = [part._modules for part in (generator, *parts)]
-        tables += [part._parameters for part in parts]
-        tables += tables_of({*_READ, *type(generator).__mro__})
-        # Asked while the generator and its dictionary are there; to keep these here would keep them for ever.
-        places = own[0] + CLASS, own[1] + VERSION
-        self.writes = Writes([*parts, generator.tgt_dict], tables, places)
-        gap = search_gap(generator)
-        self.without = own if gap is None else (0, 0)
-        return gap
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Gap, ()
 
 
 def blocks_as_stock(generator: Any) -> bool:

@@ -7,16 +7,13 @@ enabled in this process (:func:`is_enabled`), an entry builds the original task,
 from __future__ import annotations
 
 import argparse
-import dis
 import functools
-import inspect
 import logging
 import os
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields, make_dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
@@ -68,6 +65,15 @@ class TakenOver(DecodingTask):
         if not is_enabled() or _has_own_names(cls.taken_over, cls.kind):
             return cls.taken_over.setup_task(cfg, **kwargs)
         return super().setup_task(cfg, **kwargs)
+
+    @classmethod
+    def _set_up(cls, cfg: Any, **kwargs: Any) -> Any:
+        """The original task, which becomes one of this class unless names of its attributes collide."""
+        task: Any = cls.taken_over.setup_task(cfg, **kwargs)
+        if type(task) is cls.taken_over and not _has_own_names(type(task), cls.kind, vars(task)):
+            task.__class__ = cls
+            task.begin()
+        return task
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -133,31 +139,10 @@ def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
 
 @functools.cache
 def names_of(cls: type) -> frozenset[str]:
-    """Names of the attributes of a class, and of those that its methods set on their object."""
-    found = {name for base in cls.__mro__ for name in _names_in(base)}
+    """Names of the attributes of a class, and of those that it declares for its objects."""
+    found = {name for base in cls.__mro__ for name in vars(base)}
+    found.update(*(vars(base).get("__annotations__", ()) for base in cls.__mro__))
     return frozenset(name for name in found if not name.startswith("__"))
-
-
-def _names_in(cls: type) -> Iterator[str]:
-    yield from vars(cls)
-    yield from vars(cls).get("__annotations__", {})
-    for value in vars(cls).values():
-        parts = [value.fget, value.fset] if isinstance(value, property) else [value]
-        for method in filter(callable, parts):
-            code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
-            if code is not None and code.co_argcount:
-                yield from _set_in(code)
-
-
-def _set_in(code: CodeType) -> Iterator[str]:
-    """Names of attributes that a method sets on its first argument."""
-    loaded = None
-    for step in dis.get_instructions(code):
-        if step.opname == "STORE_ATTR" and loaded == code.co_varnames[0]:
-            yield step.argval
-        # Later versions of Python load two variables at once.
-        pair = step.opname.startswith("LOAD_FAST") and isinstance(step.argval, tuple)
-        loaded = step.argval[-1] if pair else step.argval
 
 
 def _adopt_task(task: Any, options: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.gpu.operators import try_again
 from fairseq_aggdec.options.hypotheses import Hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.options.stock_generator import Gap
+from fairseq_aggdec.options.stock_generator import search_gap
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.engines import EngineRequest, SearchEngine, gaps_of
 from fairseq_aggdec.search.errors import check_tokens, refusal
@@ -80,7 +80,7 @@ class CachedGenerator(SequenceGenerator):
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.options = Options.of(self)
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
-        self.precision, self.known = precision, Gap()
+        self.precision = precision
         self.engines: list[tuple[SearchEngine, str | None]] = []
         self.announced: set[str] = set()
 
@@ -119,7 +119,7 @@ class CachedGenerator(SequenceGenerator):
 
     def gap(self) -> str | None:
         """Why stock fairseq has to decode: what was changed on this generator since it was built; else None."""
-        return self.known.of(self)
+        return search_gap(self)
 
     def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
         """Generates as stock does, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
@@ -217,9 +217,7 @@ class CachedGenerator(SequenceGenerator):
 
     def _engine(self, request: EngineRequest) -> str:
         """The name of the engine that decodes a request; each is logged once."""
-        self.engines[:] = gaps_of(
-            request
-        )  # in place: a new attribute counts as a change of the generator
+        self.engines = gaps_of(request)
         engine, _ = self.engines[-1]
         if engine.name not in self.announced:
             self.announced.add(engine.name)

@@ -69,10 +69,13 @@ class DecodingTask(Hooks):
     quiet = False
     hidden: frozenset[str] = frozenset()
     given: Mapping[str, Any] = MappingProxyType({})
+    verifier: Verifier | None
+    reusable: ReusableGenerators
+    decoding_options: Any
 
     def begin(self) -> None:
         super().begin()
-        self.verifier: Verifier | None = None
+        self.verifier = None
         self.reusable = ReusableGenerators()
         self.decoding_options = resolve_options(self.settings, None, self.hidden, self.given)
         read_settings(self.decoding_options)  # a wrong option is told before anything is loaded

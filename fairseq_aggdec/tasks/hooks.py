@@ -35,6 +35,8 @@ from fairseq_aggdec.stored_options import check_options
 
 logger = logging.getLogger(__name__)
 
+GIVEN = "the configuration"  # options of a command, of a checkpoint that another option names
+
 
 class Hooks(FairseqTask):
     """Mixed in before a task of fairseq, whose configuration may name checkpoints.
@@ -52,6 +54,10 @@ class Hooks(FairseqTask):
     taken_over: ClassVar[type[FairseqTask] | None] = None
     models_built = 0
     input_seen = False
+    counters: Counters
+    summary_at_exit: bool
+    learning: bool
+    validated: bool
 
     @property
     def settings(self) -> Any:
@@ -65,22 +71,27 @@ class Hooks(FairseqTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
-        """fairseq's, after the files that the command names have been checked."""
+        """fairseq's, after the files that the command names and the options have been checked."""
         states = check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
+        check_options({"cfg": {"task": cfg}}, GIVEN)
         given = [named(cfg, name) for name in ("source_lang", "target_lang")]
-        task = super().setup_task(cfg, **kwargs)
+        task = cls._set_up(cfg, **kwargs)
         if cls.kind in AS_TRANSLATION:
             check_named(given, cfg)
             check_direction(cfg, states)
         return task
 
+    @classmethod
+    def _set_up(cls, cfg: Any, **kwargs: Any) -> Any:
+        return super().setup_task(cfg, **kwargs)
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too."""
         path = path_of(self.model_paths, self.models_built)
-        if from_checkpoint:
-            check_options({"cfg": {"model": cfg}}, path)
-            if self.kind == AGGDEC:
-                check_built(cfg, path)
+        # fairseq evaluates some as Python.
+        check_options({"cfg": {"model": cfg}}, path if from_checkpoint else GIVEN)
+        if from_checkpoint and self.kind == AGGDEC:
+            check_built(cfg, path)
         args = as_namespace(cfg)
         model = super().build_model(args, *([True] if from_checkpoint else []))
         keep_options(cfg, args)
@@ -125,9 +136,10 @@ class Hooks(FairseqTask):
             warn_of_unknown(src_tokens, self.source_dictionary.unk())
         return super().build_dataset_for_inference(src_tokens, *args, **kwargs)
 
-    def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
+    def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         self.learning = True  # only training and validation ask for a criterion
-        return super().build_criterion(*args, **kwargs)
+        check_options({"cfg": {"criterion": cfg}}, GIVEN)  # fairseq-validate has them from the file
+        return super().build_criterion(cfg, *args, **kwargs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Stock batching, but no sentence is lost.

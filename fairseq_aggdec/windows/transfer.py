@@ -16,15 +16,10 @@ from torch import Tensor
 
 HOST = torch.device("cpu")  # PyTorch's default may be another
 
-_NO_WORDS, _NO_FLOATS = array("q"), array("f")
-
 
 def int64_array(values: list[int]) -> array[int]:
-    """``array("q", values)`` without a call of the process's audit hooks, of which there is one
-    (:func:`~fairseq_aggdec.stored_options.guard_evaluation`)."""
-    found = _NO_WORDS[:]
-    found.fromlist(values)
-    return found
+    """The values as 64-bit numbers in memory of the host, for the compiled library."""
+    return array("q", values)
 
 
 def in_int64(values: list[int]) -> Tensor:
@@ -34,9 +29,7 @@ def in_int64(values: list[int]) -> Tensor:
 
 def in_fp32(values: list[float]) -> Tensor:
     """(N,) on the host, whatever PyTorch's default type is; N is not 0."""
-    found = _NO_FLOATS[:]
-    found.fromlist(values)
-    return torch.frombuffer(found, dtype=torch.float32)
+    return torch.frombuffer(array("f", values), dtype=torch.float32)
 
 
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

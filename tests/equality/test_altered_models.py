@@ -20,7 +20,6 @@ from torch.nn.utils import parametrize
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
-from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods import gad as gad_method
 from tests.alterations import Change, Twice, layers, lively
 from tests.changes import ALTERED
@@ -322,20 +321,11 @@ def test_everything_inside_inference_mode(method: str) -> None:
 # Few numbers, written past PyTorch
 
 
-@pytest.mark.skipif(kernels() is None, reason="checksums are the compiled library's")
-def test_one_number_is_seen_in_the_end_and_at_once_when_told() -> None:
+def test_few_numbers_are_seen_when_told() -> None:
     models = [lively()]
     generator = generator_of("iad", models, 1)
-    (member,) = generator.verifier.members
     nbest(generator, models)
-    pieces = len(member.watch.numbers.pieces)
     weight = models[0].encoder.layers[0].fc1.weight.detach().numpy()
-    before = member.decoder
-    weight[7, 5] += 9
-    for _ in range(pieces):
-        nbest(generator, models)
-    assert member.decoder is not before
-    assert_equal(nbest(generator, models), by_stock(models, 1))
     weight[8, 6] += 9
     generator.refresh()
     assert_equal(nbest(generator, models), by_stock(models, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from fairseq_aggdec.kernels.library import (
     StepStruct,
     kernels,
 )
-from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.options import options as limits
 from fairseq_aggdec.search.acceptance import TopBeta
@@ -30,7 +28,6 @@ from fairseq_aggdec.search.compiled.searches import (
 )
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.windows.transfer import int64_array
-from tests.equality.test_gad import drafter
 from tests.support import (
     assert_same,
     generation_options,
@@ -51,32 +48,6 @@ SAMPLE = make_batch(random_sources(3, 4, longest=15))
 @pytest.fixture(scope="module")
 def copier() -> Any:
     return trained_copier()[1]
-
-
-HEARD: list[str] | None = None
-
-
-def hear(event: str, operands: tuple[object, ...]) -> None:
-    """A hook, which cannot be taken away again."""
-    if HEARD is not None:
-        HEARD.append(event)
-
-
-@pytest.mark.parametrize("method", ["greedy", "gad"])
-def test_a_batch_asks_no_audit_hooks(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a Python function, called for every array() and addressof()."""
-    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
-    model = make_model(make_task(), 4)
-    generator = make_task(method, drafter_path="drafter.pt").build_generator(
-        [model], generation_options()
-    )
-    sample = make_batch(random_sources(3, 1, longest=15))
-    sys.addaudithook(hear)
-    heard: list[str] = []
-    for own in (None, None, heard):  # what is kept from batch to batch is there
-        monkeypatch.setattr(f"{__name__}.HEARD", own)
-        generator.generate([model], sample)
-    assert [event for event in heard if event.startswith(("ctypes.", "array."))] == []
 
 
 @pytest.fixture

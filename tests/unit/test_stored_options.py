@@ -13,13 +13,15 @@ import fairseq
 import numpy
 import pytest
 import torch
-from fairseq import utils
 from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import compat
 from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.pipelines import takeover
 from fairseq_aggdec.stored_options import EVALUATED, check_names, check_options, option, runs_code
+from tests.support import make_task
 
 CODE = "[open('code-ran', 'w')]"
 SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
@@ -138,18 +140,6 @@ def test_words_and_paths_run_nothing() -> None:
     assert all(map(runs_code, ("f()", "a[0]", "f'{f()}'", "(x := 1)", "2 ** 9", "1 << 9", "[a]")))
 
 
-# -- where no file is at hand: fairseq's own evaluation
-
-
-def test_fairseq_evaluates_values_only() -> None:
-    assert utils.eval_str_list("[1, 2] * 2 + [3]", int) == [1, 2, 1, 2, 3]
-    assert utils.eval_str_dict("{'a': 1}") == {"a": 1} and utils.eval_bool("True")
-    for text in ("len('abc')", "().__class__", "[x for x in 'ab']", "(lambda: 1)()"):
-        with pytest.raises(CheckpointError, match="fairseq was about to run code"):
-            utils.eval_str_list(text)
-    assert eval("len('abc')") == 3  # other code evaluates what it likes
-
-
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, Any]:
     state: dict[str, Any] = torch.load(SHIPPED / "checkpoint.pt", weights_only=True)
@@ -165,19 +155,35 @@ def changed(state: dict[str, Any], folder: Path, **options: Any) -> Path:
     return path
 
 
+# -- where fairseq itself opens the file
+
+
 @pytest.mark.parametrize(
     "task", [{}, {"task": {"_name": "translation_aggdec", "data": str(SHIPPED)}}]
 )
 def test_the_hub_runs_no_code(
-    shipped: dict[str, Any], tmp_path: Path, task: dict[str, Any]
+    shipped: dict[str, Any], tmp_path: Path, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With fairseq's own task none of ours sees the file; the evaluation is stopped."""
+    """In a process that decodes with the plugin, whatever the task."""
+    monkeypatch.setattr(takeover, "_enabled", [True])
     changed(shipped, tmp_path, adaptive_softmax_cutoff=f"[open({str(tmp_path / 'ran')!r}, 'w')]")
-    with pytest.raises(CheckpointError, match=r"fairseq was about|adaptive_softmax_cutoff"):
+    with pytest.raises(CheckpointError, match="adaptive_softmax_cutoff"):
         TransformerModel.from_pretrained(
             str(tmp_path), checkpoint_file="checkpoint.pt", data_name_or_path=str(SHIPPED), **task
         )
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("part", ["task", "model", "criterion"])
+def test_what_a_task_builds_from_is_looked_at(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fairseq-validate builds a task and its criterion: from the options in a file."""
+    monkeypatch.setattr(takeover, "_enabled", [True])
+    options = Namespace(data=str(SHIPPED), source_lang="src", target_lang="tgt", wer_args=CODE)
+    with pytest.raises(CheckpointError, match=f"option {part}.wer_args is no plain value but code"):
+        if part == "task":
+            TASK_REGISTRY["translation"].setup_task(options)
+        else:
+            getattr(make_task(), f"build_{part}")(options)
 
 
 def test_a_file_cannot_name_a_folder_of_code(shipped: dict[str, Any], tmp_path: Path) -> None:

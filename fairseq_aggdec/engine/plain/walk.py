@@ -82,25 +82,6 @@ def methods(cls: type) -> dict[str, Any]:
     return found
 
 
-def mentioned(classes: Iterable[type]) -> set[str]:
-    """The names of all attributes that methods of classes and of their bases speak of: no other can matter to them."""
-    bases = {base for cls in classes for base in cls.__mro__[:-1]} - {nn.Module}
-    codes = [
-        getattr(inspect.unwrap(value), "__code__", None)
-        for base in bases
-        for value in vars(base).values()
-        if callable(value)
-    ]
-    found: set[str] = set()
-    while codes:
-        code = codes.pop()
-        if code is not None:
-            found.update(code.co_names)
-            found.update(const for const in code.co_consts if isinstance(const, str))
-            codes += [const for const in code.co_consts if inspect.iscode(const)]
-    return found
-
-
 # Where the classes come from whose own methods are known here.
 OURS = "fairseq_aggdec."
 # The methods that turn a decoder's output into probabilities as a softmax does.

@@ -1,64 +1,174 @@
-"""Tells whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
+"""Whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
 
-What is compared, in the order of its cost: the modules, their classes, hooks and attributes; which tensors are their
-parameters, where these stand and how often PyTorch wrote to them; a sample of their numbers, for writes that PyTorch
-does not count (``.data[...]``, views of NumPy, optimisers of fairseq); and, in turns, a checksum of every number.
+What is compared: the modules, their classes, hooks and attributes; which tensors are their parameters, where these are
+in memory and how often PyTorch wrote to them; and a fixed sample of their numbers, for writes that PyTorch does not
+count (``.data[...]``, views of NumPy, optimisers of fairseq).
 """
 
 import itertools
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from operator import attrgetter, getitem
+from typing import Any
 
 import torch
+from fairseq.modules import (
+    FairseqDropout,
+    LearnedPositionalEmbedding,
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+)
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.structure import Structure
+from fairseq_aggdec.engine.plain.walk import methods
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.mapped import Untouched, give_back
+from fairseq_aggdec.models.interleaved_transformer import SlotPositions
 from fairseq_aggdec.windows.transfer import read
 
 # Numbers of a model that are compared before every batch, spread evenly; at least so many of every tensor.
-SAMPLES, LEAST = 2048, 8
-# Words of 4 bytes whose checksum is compared before every batch, another piece each time: some 10 microseconds.
-PIECE = 2**15
-# On a GPU and without the compiled library: numbers of every tensor that are compared, at so many places in turn.
-RUN, TURNS = 8, 8
+SAMPLES, LEAST = 1024, 4
+# Without the compiled library: numbers of every tensor that are compared, side by side.
+RUN = 8
+# The name of a layer's keys and values in the state of stock decoding.
+STATE = "_incremental_state_id"
+# Attributes that the packed weights depend on, beside parameters. A class that is not listed depends on all.
+ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    nn.Linear: (),
+    nn.ModuleList: (),
+    nn.LayerNorm: ("eps", "normalized_shape"),
+    nn.Embedding: ("max_norm",),
+    LearnedPositionalEmbedding: ("max_norm", "padding_idx"),
+    SinusoidalPositionalEmbedding: ("padding_idx",),
+    FairseqDropout: ("p", "training", "apply_during_inference"),
+    MultiheadAttention: (
+        *("num_heads", "head_dim", "embed_dim", "scaling", "bias_k", "add_zero_attn"),
+        *("use_xformers", "training", STATE, "self_attention", "encoder_decoder_attention"),
+    ),
+}
+# Set by whatever decodes with the model, read by nothing that is packed.
+UNREAD = frozenset(("beam_size", "num_updates"))
+_UNREAD_OF_ANY = (frozenset(vars(nn.Module())) | UNREAD) - {"training"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+PARTS = ("_modules", "_parameters", "_buffers")
+# Tables that modules lengthen when a longer sentence comes: (class, name of the buffer).
+GROWING = ((SinusoidalPositionalEmbedding, "weights"), (SlotPositions, "waves"))
 
 _version: Callable[[Tensor], int] = attrgetter("_version")
 
 
-def _flat(tensor: Tensor) -> Tensor | None:
-    """(N,) view of a tensor, in the order of memory; None where its numbers do not stand side by side."""
-    tensor = tensor.detach()
-    if not tensor.is_contiguous():
-        tensor = tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
-    return tensor.view(-1) if tensor.is_contiguous() and tensor.numel() else None
+def _unique(roots: Sequence[nn.Module]) -> list[nn.Module]:
+    """All modules inside, each once."""
+    found = {id(module): module for root in roots for module in root.modules()}
+    return list(found.values())
+
+
+def _names(module: nn.Module, packed: bool) -> list[str]:
+    """The attributes of a module that are compared: of one that runs as it is fewer than of one that was packed."""
+    own = vars(module)
+    names = {name for name, value in own.items() if callable(value)}
+    # What hides a tensor or a part.
+    names |= {name for parts in PARTS for name in getattr(module, parts) if name in own}
+    if packed and type(module) in ATTRIBUTES:
+        names.update(own.keys() & ATTRIBUTES[type(module)])
+    elif packed:
+        names |= {name for name in own.keys() - _UNREAD_OF_ANY if name == STATE or name[:1] != "_"}
+    elif "training" in own:  # a compiled module has none
+        names.add("training")
+    # The tables themselves, too: `vars(module).update(vars(other))` replaces them.
+    return [*(name for name in PARTS if own.get(name)), *sorted(names)]
+
+
+class Structure:
+    """Which modules there are, of which classes, with which methods, hooks, tensors and attributes.
+
+    Args:
+        packed: modules of which everything inside was read.
+        others: modules that run as they are. Compared are only their parts, classes, methods, hooks, attributes that
+            can be called, and whether they train.
+    """
+
+    def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module]):
+        read = _unique(packed)
+        known = set(map(id, read))
+        self.modules = _unique([*packed, *others])
+        self.packed = [id(module) in known for module in self.modules]
+        self.owned = list(map(vars, self.modules))
+        self.named = self._named()
+        self.counts = list(map(len, self.owned))
+        places = [
+            (own, name) for own, names in zip(self.owned, self.named, strict=True) for name in names
+        ]
+        self.owners, self.names = [own for own, _ in places], [name for _, name in places]
+        self.growing = [
+            (module, name)
+            for module in read
+            for cls, name in GROWING
+            if isinstance(module, cls) and module._buffers.get(name) is not None
+        ]
+        hooks = nn.modules.module
+        tables: list[Any] = [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
+        tables += [
+            getattr(module, name) for module in self.modules for name in ("_modules", *HOOKS)
+        ]
+        tables += [getattr(module, name) for module in read for name in ("_parameters", "_buffers")]
+        grow = {id(module._buffers) for module, _ in self.growing}
+        tables = [table for table in tables if id(table) not in grow]
+        # Most are empty, which is seen in a tenth of the time.
+        self.empty = [table for table in tables if not table]
+        self.tables = [table for table in tables if table]
+        self.contents = list(map(dict, self.tables))
+        self.ordered = [module._modules for module in self.modules if len(module._modules) > 1]
+        of_classes = [(cls, name) for cls in set(map(type, self.modules)) for name in methods(cls)]
+        self.classes = [cls for cls, _ in of_classes]
+        self.methods = [name for _, name in of_classes]
+        self.before = self._now()
+
+    def _named(self) -> list[list[str]]:
+        return list(map(_names, self.modules, self.packed))
+
+    def _now(self) -> list[Any]:
+        # map() takes a fraction of the time of a loop.
+        return [
+            *map(type, self.modules),
+            *itertools.chain.from_iterable(self.ordered),
+            *map(getitem, self.owners, self.names),
+            *map(getattr, self.classes, self.methods),
+        ]
+
+    def changed(self) -> bool:
+        try:
+            # What is the same object is not compared; tensors that are not cannot be.
+            if any(self.empty) or self.tables != self.contents or self._now() != self.before:
+                return True
+        except (KeyError, AttributeError, RuntimeError):
+            return True
+        if (counts := list(map(len, self.owned))) != self.counts:
+            if self._named() != self.named:
+                return True
+            self.counts = counts  # stock decoding has left notes
+        return False
+
+
+def _grown(table: Any, found: Any) -> bool:
+    """Whether a table (N, C) begins as before."""
+    if not isinstance(found, Tensor) or len(found) < len(table) or found.dtype != table.dtype:
+        return False
+    return found.device == table.device and torch.equal(found[: len(table)], table)
 
 
 def _words(tensor: Tensor) -> Tensor | None:
-    """(N,) int32 view of a tensor's memory; None where it has no such words."""
-    flat = _flat(tensor)
-    if flat is None or flat.data_ptr() % 4 or flat.storage_offset() * flat.itemsize % 4:
+    """(N,) int32 view of a tensor's memory; None where its numbers do not stand side by side in whole words."""
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
+    if not tensor.is_contiguous() or not tensor.nbytes or tensor.nbytes % 4:
         return None
-    return flat.view(torch.int32) if flat.nbytes % 4 == 0 else None
-
-
-def _parts(tensor: Tensor) -> Sequence[Tensor]:
-    """The numbers of a tensor in whole words, and those behind the last whole word, if there are any."""
-    flat, in_a_word = _flat(tensor), 4 // min(4, tensor.itemsize)
-    if flat is None or len(flat) % in_a_word == 0:
-        return (tensor,)
-    return flat.tensor_split([len(flat) // in_a_word * in_a_word])
-
-
-# Of the numbers of a type so many bytes wide, as which NaN is like itself.
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The same memory as whole numbers, of whatever strides."""
-    kind = _WHOLE.get(tensor.itemsize)
-    return tensor.detach() if kind is None else tensor.detach().view(kind)
+    flat = tensor.view(-1)
+    return (
+        None
+        if flat.data_ptr() % 4 or flat.storage_offset() * flat.itemsize % 4
+        else flat.view(torch.int32)
+    )
 
 
 class HostNumbers:
@@ -68,11 +178,8 @@ class HostNumbers:
         self.library = kernels()
         self.of_files = Untouched(tensors)
         tensors = [x for n, x in enumerate(tensors) if n not in self.of_files.watched]
-        tensors = [part for tensor in tensors for part in _parts(tensor)]
         of_all = [_words(tensor) for tensor in tensors]
-        words = [found for found in of_all if found is not None]
-        self.kept = words
-        # What does not stand side by side, or not on whole words.
+        self.kept = words = [found for found in of_all if found is not None]
         self.rest = Numbers([t for t, found in zip(tensors, of_all, strict=True) if found is None])
         total = sum(map(len, words)) or 1
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
@@ -83,84 +190,61 @@ class HostNumbers:
             count = min(size, max(LEAST, size * SAMPLES // total))
             begins = torch.arange(count + 1, device="cpu") * size // count
             # Not at equal distances: these would all be in the same columns.
-            at = (
-                begins[:-1]
-                + (torch.rand(count, generator=own, device="cpu") * begins.diff()).long()
-            )
+            within = torch.rand(count, generator=own, device="cpu") * begins.diff()
+            at = begins[:-1] + within.long()
             places.append(of_tensor.data_ptr() + 4 * at)
             numbers.append(of_tensor[at])
+            give_back(of_tensor)
         self.places, self.numbers = torch.cat(places), torch.cat(numbers)
         self.call = self.places.data_ptr(), self.numbers.data_ptr(), len(self.places)
-        self.pieces: list[tuple[int, int]] = []
-        self.sums: list[int] = []
-        for of_tensor in words:
-            for begin in range(0, len(of_tensor), PIECE):
-                size = min(PIECE, len(of_tensor) - begin)
-                self.pieces.append((of_tensor.data_ptr() + 4 * begin, size))
-                self.sums.append(self.library.aggdec_checksum(*self.pieces[-1]))
-            give_back(of_tensor)
-        self.turn = 0
 
     def same(self) -> bool:
         if self.of_files.written() or not self.library.aggdec_same(*self.call):
             return False
-        if self.rest.values and not self.rest.same():
-            return False
-        if not self.pieces:
-            return True
-        turn = self.turn
-        self.turn = (turn + 1) % len(self.pieces)
-        found: int = self.library.aggdec_checksum(*self.pieces[turn])
-        return found == self.sums[turn]
+        return self.rest.same()
 
 
-def _flattened(probe: Tensor) -> Tensor:
-    return probe if probe.dim() == 1 else probe.reshape(-1)
+# Of the numbers of a type so many bytes wide, as which NaN is like itself.
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _probe(tensor: Tensor, start: float) -> Tensor:
-    """View of :data:`RUN` numbers side by side, or of as many rows where the numbers are not side by side."""
-    flat = _flat(tensor)
-    found = tensor.detach() if flat is None else flat
+    """(N,) :data:`RUN` numbers of a tensor as bits; as many rows where these are not side by side."""
+    kind = _WHOLE.get(tensor.itemsize)
+    found = tensor.detach() if kind is None else tensor.detach().view(kind)
+    found = found.view(-1) if found.is_contiguous() else found
     first = int(start * max(1, len(found) - RUN))
-    return found[first : first + RUN]
+    found = found[first : first + RUN]
+    return found if found.dim() == 1 else found.reshape(-1)
 
 
 class Numbers:
-    """Some numbers of every tensor, by PyTorch's operators, at other places every time."""
+    """Some numbers of every tensor, by PyTorch's operators."""
 
     def __init__(self, tensors: Sequence[Tensor]):
-        # As they stand in memory, where NaN is like itself.
-        parts = [_bits(tensor) for tensor in tensors if tensor.numel()]
+        self.tensors = [tensor for tensor in tensors if tensor.numel()]
         own = torch.Generator().manual_seed(1)
-        self.probes = []
-        for _ in range(TURNS if parts else 0):
-            starts = torch.rand(len(parts), generator=own).tolist()
-            self.probes.append(list(map(_probe, parts, starts)))
-        values = [torch.cat(list(map(_flattened, probes))) for probes in self.probes]
-        self.values = read(values) if values else []
-        self.turn = 0
+        self.starts = torch.rand(len(self.tensors), generator=own).tolist()
+        found = self.now()
+        self.values = [] if found is None else read([found])
 
-    def next(self) -> Tensor | None:
-        """(N,) the numbers at the next places, on their device."""
-        if not self.values:
-            return None
-        self.turn = (self.turn + 1) % TURNS
-        return torch.cat(list(map(_flattened, self.probes[self.turn])))
+    def now(self) -> Tensor | None:
+        """(N,) the numbers, on their device; None where there is no tensor."""
+        return torch.cat(list(map(_probe, self.tensors, self.starts))) if self.tensors else None
 
     def are(self, found: Tensor | None) -> bool:
-        """Tells whether that stood at the places that were last asked for."""
-        return found is None or torch.equal(found.cpu(), self.values[self.turn])
+        """Whether these are what they were."""
+        return found is None or torch.equal(found.cpu(), self.values[0])
 
     def same(self) -> bool:
-        return self.are(self.next())
+        return self.are(self.now())
 
 
 class ModelWatch:
     """Tells whether what was packed has changed since this was made.
 
-    A write that PyTorch does not count is seen with the next batch where it spans some thousandth of the model; a
-    smaller one on a CPU once its checksum had its turn, on a GPU by chance. All other changes are seen at once.
+    A write that PyTorch does not count is seen where it spans some thousandth of the model; a smaller one by chance.
+    All other changes are seen.
 
     Args:
         packed: modules of which everything inside was read.
@@ -174,35 +258,41 @@ class ModelWatch:
             for module in packed
             for tensor in itertools.chain(module.parameters(), module.buffers())
         }
-        self.tensors = list(found.values())
-        # A tensor made in inference mode counts no writes.
-        self.counting = [tensor for tensor in self.tensors if not tensor.is_inference()]
-        self.before = self._now()
-        on_host = all(tensor.device.type == "cpu" for tensor in self.tensors)
-        self.numbers: HostNumbers | Numbers
-        if on_host and kernels() is not None:
-            self.numbers = HostNumbers(self.tensors)
-        else:
-            self.numbers = Numbers(self.tensors)
-        self.on_host = on_host
+        self._watch(list(found.values()))
         self.told: bool | None = None
 
+    def _watch(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+        self.tables = [module._buffers[name] for module, name in self.structure.growing]
+        # A tensor made in inference mode counts no writes.
+        self.counting = [tensor for tensor in tensors if not tensor.is_inference()]
+        self.matrices = [tensor for tensor in tensors if tensor.dim() > 1]
+        self.before = self._now()
+        self.on_host = all(tensor.device.type == "cpu" for tensor in tensors)
+        host = self.on_host and kernels() is not None
+        self.numbers = HostNumbers(tensors) if host else Numbers(tensors)
+
     def _now(self) -> list[int]:
-        """Records where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
+        """Where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
         return [
             *map(Tensor.data_ptr, self.tensors),
-            *map(Tensor.is_contiguous, self.tensors),
+            *map(Tensor.is_contiguous, self.matrices),
             *map(_version, self.counting),
         ]
 
-    @property
-    def in_place(self) -> bool:
-        """Tells whether nothing but numbers can have changed: every tensor stands where it stood."""
-        places = 2 * len(self.tensors)
-        return not self.structure.changed() and self._now()[:places] == self.before[:places]
-
     def _moved(self) -> bool:
-        return self.structure.changed() or self._now() != self.before
+        return self.structure.changed() or self._now() != self.before or not self._follow()
+
+    def _follow(self) -> bool:
+        """Takes up tables of positions that grew; False where one is another."""
+        for (module, name), before in zip(self.structure.growing, self.tables, strict=True):
+            found = module._buffers.get(name)
+            if found is not before:
+                if not _grown(before, found):
+                    return False
+                assert found is not None
+                self._watch([found if tensor is before else tensor for tensor in self.tensors])
+        return True
 
     def question(self) -> Tensor | None:
         """(N,) numbers on the device; None where the host knows the answer, or finds out without waiting."""
@@ -212,7 +302,7 @@ class ModelWatch:
             self.told = True
             return None
         assert isinstance(self.numbers, Numbers)
-        return self.numbers.next()
+        return self.numbers.now()
 
     def hear(self, numbers: Tensor) -> None:
         assert isinstance(self.numbers, Numbers)
