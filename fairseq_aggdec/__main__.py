@@ -60,8 +60,8 @@ def help_text() -> str:
 
 
 def own(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The plugin's entries of a registry of fairseq; in this order those for images, which share options, are last."""
-    for name, registered in sorted(registry.items(), reverse=True):
+    """The plugin's entries of a registry of fairseq."""
+    for name, registered in sorted(registry.items()):
         if registered.__module__.startswith(f"{PACKAGE}."):
             yield name, registered
 

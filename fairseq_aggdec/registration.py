@@ -10,8 +10,8 @@ compat.check_fairseq()
 compat.register_safe_globals()
 hub.watch_hub()
 
+
 from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402
-from fairseq_aggdec.images import super_resolution, transformer  # noqa: E402
 from fairseq_aggdec.models import (  # noqa: E402
     blockwise_transformer,
     interleaved_transformer,
@@ -31,8 +31,6 @@ __all__ = [
     "interleaved_transformer",
     "lattice_transformer",
     "nar_drafter",
-    "super_resolution",
     "swish_transformer",
-    "transformer",
     "translation_aggdec",
 ]

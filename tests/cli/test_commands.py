@@ -86,7 +86,9 @@ def test_a_user_dir_and_a_task_of_ones_own(
     found = inside(fairseq_commands.generate, trained.data, *more, "--batch-size", "9")
     assert "my plugin" in found.stdout
     assert len(found.texts()) == len(trained.source())  # stock loses the last ones
+    images = Path(__file__).parents[2] / "scripts" / "recipes" / "images" / "aggdec_images"
     options = [*OPTIONS, "--path", trained.checkpoint, "--task", "super_resolution"]
+    options += ["--user-dir", images]
     with mock.patch.object(sys, "argv", ["any", str(tmp_path), *map(str, options)]):
         assert fairseq_commands.generate() == refusals.REFUSED
     assert "format.json" in capsys.readouterr().err  # images are wanted there, not dictionaries

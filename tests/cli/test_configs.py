@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.compat import load_checkpoint
-from scripts.recipes.images.make_images import main as prepare_images
 from tests.cli.commands import ROOT, SENTENCES, Trained, run_process
 
 CONFIGS = ROOT / "configs"
@@ -28,7 +27,6 @@ OVERRIDES = {
     "block_heads": ["model.base_checkpoint=FILE"],
     "interleaved": SMALL,
     "lattice_scorer": ["model.base_checkpoint=FILE"],
-    "images": ["dataset.batch_size=4"],
     "transformer_small": [*SMALL, "task.eval_bleu_remove_bpe='@@ '"],
 }
 DECODED = {"nar_drafter": "gad", "block_heads": "blockwise", "interleaved": "interleaved"}
@@ -42,16 +40,11 @@ def test_every_file_is_run() -> None:
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_two_updates(name: str, trained: Trained, tmp_path: Path) -> None:
-    data = trained.data
-    if name == "images":
-        data = tmp_path / "images"
-        sizes = ["--low-size", "2", "--high-size", "4", "--crops", "12", "4", "4"]
-        prepare_images(["--output", str(data), *sizes])
     given = [word.replace("FILE", str(trained.checkpoint)) for word in OVERRIDES[name]]
     done = run_process(
         "hydra_train",
         *("--config-dir", CONFIGS, "--config-name", name),
-        *(f"common.user_dir={ROOT / 'fairseq_aggdec'}", f"task.data={data}", *given),
+        *(f"common.user_dir={ROOT / 'fairseq_aggdec'}", f"task.data={trained.data}", *given),
         *("common.cpu=true", "optimization.max_update=2", "dataset.num_workers=0"),
         *(f"hydra.run.dir={tmp_path}/run", f"checkpoint.save_dir={tmp_path}/checkpoints"),
     )

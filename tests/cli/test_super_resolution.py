@@ -15,17 +15,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from aggdec_images import super_resolution  # noqa: F401  (registers the task)
+from aggdec_images import transformer as image_transformer  # noqa: F401  (registers the architecture)
 from fairseq_cli import generate, interactive, train
 from PIL import Image
 
-from fairseq_aggdec.images import super_resolution  # noqa: F401  (registers the task)
-from fairseq_aggdec.images import transformer as image_transformer  # noqa: F401  (registers the architecture)
 from scripts.recipes.images import sheet as super_resolution_sheet
 from scripts.recipes.images.make_images import main as prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = shlex.split("--task super_resolution --cpu --num-workers 0 --user-dir")
-PLUGIN.append(str(ROOT / "fairseq_aggdec"))
+PLUGIN.append(str(ROOT / "scripts" / "recipes" / "images" / "aggdec_images"))
 SIZES = ["--low-size", "2", "--high-size", "4", "--channels", "rgb"]
 SYMBOLS = 4 * 4 * 3
 MODEL_FLAGS = (

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from aggdec_images.data import ImageFormat
+from aggdec_images.super_resolution import SuperResolutionConfig, SuperResolutionTask
+from aggdec_images.transformer import ImageTransformerDecoder, image_places
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.engine.plain.support import decoder_gap
-from fairseq_aggdec.images.data import ImageFormat
-from fairseq_aggdec.images.super_resolution import SuperResolutionConfig, SuperResolutionTask
-from fairseq_aggdec.images.transformer import ImageTransformerDecoder, image_places
 from tests.support import (
     assert_same,
     generate,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aggdec_images  # noqa: F401  (registers the task)
 import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig

@@ -65,7 +65,6 @@ ROOMS = [
     "methods",
     "criterions",
     "tasks",
-    "images",
     "pipelines",
     "registration",
     "api",

@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary
-from hypothesis import given
-from hypothesis import strategies as st
-from PIL import Image
-
-from fairseq_aggdec.images.data import (
+from aggdec_images.data import (
     INTENSITIES,
     ImageDataError,
     ImageFormat,
@@ -26,6 +21,11 @@ from fairseq_aggdec.images.data import (
     to_image,
     to_tokens,
 )
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
 from scripts.recipes.images.make_images import (
     central_square,
     main,

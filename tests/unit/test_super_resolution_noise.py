@@ -7,14 +7,14 @@ from unittest import mock
 
 import pytest
 import torch
-from omegaconf import OmegaConf
-
-from fairseq_aggdec.images.data import INTENSITIES, ImageFormat
-from fairseq_aggdec.images.super_resolution import (
+from aggdec_images.data import INTENSITIES, ImageFormat
+from aggdec_images.super_resolution import (
     SuperResolutionConfig,
     SuperResolutionTask,
     noisy,
 )
+from omegaconf import OmegaConf
+
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 OFFSET, EOS = 4, 2

@@ -120,6 +120,15 @@ KNOWN: tuple[type, ...] = (
     *(TransformerEncoderLayer, TransformerEncoderLayerBase),
     *(MultiheadAttention, nn.ModuleList, LayerDropModuleList),
 )
+# Classes of user directories, see :func:`know`.
+KNOWN_TOO: set[type] = set()
+
+
+def know(*classes: type) -> None:
+    """Says that packed weights represent what the methods of these classes compute."""
+    KNOWN_TOO.update(classes)
+
+
 READ = (*KNOWN, nn.Linear, nn.LayerNorm, nn.Embedding, FairseqDropout, nn.Module, FairseqDecoder)
 READ += (SinusoidalPositionalEmbedding, LearnedPositionalEmbedding, BaseFairseqModel)
 READ += (TransformerModelBase, S2TTransformerModel)
@@ -174,7 +183,8 @@ def _redefined(module: nn.Module, base: type) -> str | None:
     """Names the first method that ``module`` has from a class that is not known, in place of a known one."""
     order = type(module).__mro__
     known = [
-        cls in KNOWN or cls.__module__.startswith(OURS) or cls in base.__mro__ for cls in order
+        cls in KNOWN or cls in KNOWN_TOO or cls.__module__.startswith(OURS) or cls in base.__mro__
+        for cls in order
     ]
     if all(known):
         return None

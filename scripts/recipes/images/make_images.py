@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +32,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_aggdec import installing
-from fairseq_aggdec.images.data import FORMAT_FILE, ImageDataError, ImageFormat
+
+sys.path.insert(0, str(Path(__file__).parent))  # as fairseq does for --user-dir
+
+from aggdec_images.data import FORMAT_FILE, ImageDataError, ImageFormat
 
 if TYPE_CHECKING:
     from PIL.Image import Image

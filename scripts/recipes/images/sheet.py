@@ -35,9 +35,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from PIL import Image, ImageDraw, ImageFont
 
-from fairseq_aggdec.images import transformer as image_transformer  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.images.data import read_format, read_split
-from fairseq_aggdec.images.super_resolution import SuperResolutionConfig, SuperResolutionTask
+sys.path.insert(0, str(Path(__file__).parent))  # as fairseq does for --user-dir
+
+from aggdec_images.data import read_format, read_split
+from aggdec_images.super_resolution import SuperResolutionConfig, SuperResolutionTask
+
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
 from scripts.recipes.images.image_quality import Quality, enlarge, quality

@@ -43,6 +43,8 @@ devices
 IMAGES=${IMAGES:-200}
 SYSTEMS=${SYSTEMS:-}
 BASE=$WORK/train/checkpoint_best.pt
+USER_DIR=$ROOT/scripts/recipes/images/aggdec_images
+export PYTHONPATH=$ROOT/scripts/recipes/images${PYTHONPATH:+:$PYTHONPATH}
 
 images() {
     # shellcheck disable=SC2086  # the flags are lists

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import aggdec_images  # noqa: F401  (registers the architectures)
 import torch
 from torch import Tensor
 

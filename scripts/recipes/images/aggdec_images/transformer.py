@@ -24,7 +24,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_aggdec.images.data import INTENSITIES, ImageFormat, intensity_offset
+from aggdec_images.data import INTENSITIES, ImageFormat, intensity_offset
 from fairseq_aggdec.models.blockwise_transformer import (
     BlockwiseTransformerModel,
     HeadedDecoder,

@@ -20,8 +20,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, OmegaConf, open_dict
 from torch import Tensor
 
-from fairseq_aggdec.checkpoints import check_files
-from fairseq_aggdec.images.data import (
+from aggdec_images.data import (
     INTENSITIES,
     ImageFormat,
     intensity_dictionary,
@@ -31,6 +30,7 @@ from fairseq_aggdec.images.data import (
     to_image,
     to_tokens,
 )
+from fairseq_aggdec.checkpoints import check_files
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.options import option
 from fairseq_aggdec.tasks.decoding_task import DecodingTask

@@ -1,1 +1,0 @@
-"""Image super-resolution: its task, models and data."""
