@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.in_library import CompiledHeadDrafts, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.compiled.searches import HeadOptionsStruct
@@ -70,7 +69,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         parts = (decoder.heads, decoder.head_layers, decoder.chain)
         broken = (broken_weight(part) for part in parts if part is not None)
         weight = next((name for name in broken if name is not None), None)
-        fast = member.decoder.packed if isinstance(member.decoder, CachedDecoder) else None
+        fast = member.decoder.packed
         self.lay_out(decoder, replace(member.precision, int8=self.proposing.int8), fast)
         self.broken = weight is not None
         if weight is not None:

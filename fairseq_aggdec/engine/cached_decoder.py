@@ -2,8 +2,7 @@
 
 One call of :meth:`CachedDecoder.features` is the window step of every method: it runs the tokens of a
 :class:`~fairseq_aggdec.windows.window.Window` on top of the keys and values that each row has committed. Rollback needs
-no call: the next window of a row starts at the first position that was not kept. Decoders with other layers run in a
-:class:`~fairseq_aggdec.engine.prefix_decoder.PrefixDecoder`.
+no call: the next window of a row starts at the first position that was not kept.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,6 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import (
     FastEncoder,
     StockEncoder,
-    as_dtype_of,
     packed_encoder,
     reorders_only,
 )
@@ -19,7 +18,6 @@ from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +32,12 @@ class Member:
     """One model of the ensemble.
 
     The encoder becomes a :class:`FastEncoder` and the decoder a :class:`CachedDecoder`, over packed weights, if all of
-    their layers are stock. Otherwise they are a :class:`StockEncoder` and a :class:`PrefixDecoder`. They are built at
-    the first batch, and again when the model's weights or classes have changed.
+    their layers are stock. Another encoder is a :class:`StockEncoder`; with another decoder only stock fairseq decodes.
+    They are built at the first batch, and again when the model's weights or classes have changed.
 
     Attributes:
         encoder_gap, decoder_gap: why a part is not packed; None: it is.
-        left: why only stock fairseq decodes with the model; None: this does.
+        stock_only: why only stock fairseq decodes with the model; None: this does.
     """
 
     def __init__(self, model: Any, precision: Precision = EXACT):
@@ -59,18 +57,15 @@ class Member:
             ValueError: with ``--int8``, a part that cannot be packed.
         """
         self.encoder_gap, self.decoder_gap = encoder_gap(self.model.encoder), self._decoder_gap()
-        self.stock_only = probabilities_gap(self.model)
-        self.prefixes_unchecked = self.decoder_gap is not None  # until its prefixes were compared
+        self.stock_only = probabilities_gap(self.model) or self.decoder_gap
         for part, gap in (
             ("encoder", self.encoder_gap),
-            ("decoder", self.decoder_gap or self.stock_only),
+            ("decoder", self.stock_only),
         ):
             if gap is not None and self.precision.int8:
                 raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
-        if self.encoder_gap is not None:
+        if self.encoder_gap is not None and self.stock_only is None:
             self.log_once(f"encoder runs as it is: {self.encoder_gap}")
-        if self.decoder_gap is not None and self.stock_only is None:
-            self.log_once(f"decoder runs by recomputing the whole prefix: {self.decoder_gap}")
 
     def log_once(self, line: str) -> None:
         if line not in self.logged:
@@ -92,10 +87,9 @@ class Member:
         (packed if fast_decoder else others).append(model.decoder)
         # Before anything is read: what is written meanwhile is seen.
         watch = ModelWatch(packed, others)
-        self.decoder = (
-            CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
-        )
-        self.encoder = packed_encoder(model.encoder, precision)
+        if fast_decoder:
+            self.decoder = CachedDecoder(model.decoder, precision)
+            self.encoder = packed_encoder(model.encoder, precision)
         self.watch = watch
 
     def forget(self) -> None:
@@ -115,24 +109,15 @@ class Member:
 
     def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes a batch and starts decoding it, with the weights as they were packed last."""
-        rows, encoder = net_input["src_tokens"].size(0), self.encoder
+        encoder = self.encoder
         if isinstance(encoder, FastEncoder) and net_input.keys() - READ:
             encoder = StockEncoder(self.model.encoder)  # it may read them, or refuse them
-        if isinstance(self.decoder, CachedDecoder):
-            self.encoder_out = {}  # the new batch takes the memory of the last one
-            self.encoder_out = self.decoder.encode(encoder, net_input, capacity)
-        else:
-            self.encoder_out = encoder(net_input)
-            if isinstance(encoder, FastEncoder):
-                like = next(self.model.decoder.parameters())
-                self.encoder_out = as_dtype_of(self.encoder_out, like)
-            self.decoder.start(self.encoder_out, rows, capacity)
+        self.encoder_out = {}  # the new batch takes the memory of the last one
+        self.encoder_out = self.decoder.encode(encoder, net_input, capacity)
 
     def check_batch(self, rows: int) -> None:
-        """Sets :attr:`stock_only` if stock decoding of this batch would give other numbers.
-
-        The ``reorder_encoder_out()`` of an unknown encoder may change its states. A decoder that is not packed may
-        compute a prefix differently from its tokens one by one; that is compared once after each change of the model.
+        """Sets :attr:`stock_only` if stock decoding of this batch would give other numbers: the
+        ``reorder_encoder_out()`` of an unknown encoder may change its states.
 
         Args:
             rows: sentences of the batch.
@@ -142,10 +127,6 @@ class Member:
             self.stock_only = (
                 f"the reorder_encoder_out() of {type(encoder).__name__} changes numbers"
             )
-        elif self.prefixes_unchecked and isinstance(self.decoder, PrefixDecoder):
-            self.prefixes_unchecked = False
-            if doubt := self.decoder.mismatch():
-                self.stock_only = f"{self.decoder_gap}, {doubt}"
 
 
 def _check_int8(model: nn.Module) -> None:

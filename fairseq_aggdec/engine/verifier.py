@@ -106,30 +106,27 @@ class Verifier:
 
     def _check_strict(self) -> None:
         for member in self.members:
-            if gap := member.decoder_gap or member.stock_only:
+            if gap := member.stock_only:
                 raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
 
-    def start(
-        self, net_input: Mapping[str, Tensor], capacity: int, cached_only: bool = False
-    ) -> None:
+    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes a batch.
 
         Args:
             net_input: ``src_tokens`` (B, S).
             capacity: target positions per row to make room for; with ``precision.strict`` the room never grows.
-            cached_only: other decoders than cached ones are left to stock fairseq, if ``may_leave_to_stock``.
 
         Raises:
             LeftToStock: a model with which only stock fairseq decodes as it says, where ``may_leave_to_stock`` is true.
-            ValueError: ``precision.strict``, and a model that was altered.
+            ValueError: such a model where it is false or ``precision.strict``.
         """
         for member in self.members:
             member.refresh()
         if self.strict:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
-        self._leave(cached_only)
-        unchecked = [m for m in self.members if m.prefixes_unchecked or m.encoder_gap]
+        self._leave()
+        unchecked = [member for member in self.members if member.encoder_gap]
         if not (unchecked and self.may_leave_to_stock):
             for member in self.members:
                 member.begin(net_input, capacity)
@@ -139,12 +136,13 @@ class Verifier:
             for member in self.members:
                 member.begin(net_input, capacity)
                 member.check_batch(len(source))
-            self._leave(False)
+            self._leave()
 
-    def _leave(self, cached_only: bool) -> None:
-        for member in self.members if self.may_leave_to_stock else ():
-            reason = member.stock_only or (member.decoder_gap if cached_only else None)
-            if reason is not None:
+    def _leave(self) -> None:
+        for member in self.members:
+            if (reason := member.stock_only) is not None:
+                if not self.may_leave_to_stock:
+                    raise ValueError(f"only stock fairseq can run this model: {reason}")
                 member.log_once(f"left to stock fairseq: {reason}")
                 raise LeftToStock(reason)
 
@@ -153,14 +151,6 @@ class Verifier:
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))
         return same and (precision is self.precision or precision == self.precision)
-
-    def refuse_probabilities(self, decoding: str) -> None:
-        """Raises ``ValueError`` if a model can be decoded by stock fairseq only (:attr:`Member.stock_only`)."""
-        for member in self.members:
-            if member.stock_only is not None:
-                raise ValueError(
-                    f"--decoding {decoding} cannot run this model: {member.stock_only}"
-                )
 
     def repack(self) -> None:
         """Has all weights packed again before the next batch."""
@@ -179,9 +169,10 @@ class Verifier:
         Returns:
             whether a sentence was encoded; not if a model is not packed.
         """
-        fast = [isinstance(m.decoder, CachedDecoder) and m.stock_only is None for m in self.members]
         model = self.members[0].model
-        if not all(fast) or not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
+        if any(member.stock_only for member in self.members):
+            return False
+        if not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
             return False  # its sources may be no token ids
         longest = model.encoder.max_positions(), model.decoder.max_positions()
         most = min(*longest, self.strict or WARM_UP)
@@ -211,14 +202,8 @@ class Verifier:
         return [member.watch for member in self.members if member.watch is not None]
 
     def restrict(self, types: Tensor) -> None:
-        """Until the next batch, only the given types (M,) int64 can be chosen, and only their logits are computed.
-
-        Raises:
-            ValueError: a decoder that cannot.
-        """
+        """Until the next batch, only the given types (M,) int64 can be chosen, and only their logits are computed."""
         for member in self.members:
-            if not isinstance(member.decoder, CachedDecoder):
-                raise ValueError("--shortlist needs a stock Transformer decoder")
             member.decoder.restrict(types)
 
     def read(self, window: Window, in_fp32: bool = True) -> DecoderOutput:
@@ -252,7 +237,7 @@ class Verifier:
     def captures(self) -> bool:
         """Tells whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
         for member in self.members:
-            graphs = getattr(member.decoder, "graphs", None)
+            graphs = member.decoder.graphs
             if graphs is None or graphs.batch is None:
                 return False
         return True
@@ -263,11 +248,8 @@ class Verifier:
         they are switched off, or a CPU without the compiled library."""
         alone = kernels() is None
         decoders = [member.decoder for member in self.members]
-        cached = all(
-            isinstance(d, CachedDecoder) and (d.on_gpu or alone) and d.graphs is None
-            for d in decoders
-        )
-        return cached and not self.strict
+        plain = all((d.on_gpu or alone) and d.graphs is None for d in decoders)
+        return plain and not self.strict
 
     @property
     def dtype(self) -> torch.dtype:

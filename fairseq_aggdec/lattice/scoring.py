@@ -67,13 +67,9 @@ class EdgeScorer(Verifier):
         models = [member.model for member in self.members]
         return models, self.normalise, self.precision, self.temperature
 
-    def start(
-        self, net_input: Mapping[str, Tensor], capacity: int = 1, cached_only: bool = False
-    ) -> None:
+    def start(self, net_input: Mapping[str, Tensor], capacity: int = 1) -> None:
         """Encodes ``src_tokens`` (B, S)."""
         super().start(net_input, capacity)
-        for member in self.members:
-            _refuse(member.decoder_gap or member.stock_only)
 
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         """Scores of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
@@ -87,7 +83,6 @@ class EdgeScorer(Verifier):
         return first, edges
 
     def _of_one(self, decoder: Any, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
-        assert isinstance(decoder, CachedDecoder)
         _, positions, count = lattice.tokens.shape
         window, places = history_window(lattice, start)
         features = decoder.features(window)  # (M, C)

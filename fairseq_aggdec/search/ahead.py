@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.pace import Pace
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.graphs.capture import Captured
 from fairseq_aggdec.engine.graphs.window_graphs import (
     CAPTURED_AT,
@@ -163,7 +162,6 @@ class AheadLoop(ABC):
         """The memory of the verifier's decoders, when all have room for ``end`` keys."""
         found: list[GraphMemory] = []
         for member in self.verifier.members:
-            assert isinstance(member.decoder, CachedDecoder)
             member.decoder.reserve(end, self.longest)
             if member.decoder.graphs is not None:
                 found.append(member.decoder.graphs)

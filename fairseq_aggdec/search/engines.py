@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.search.acceptance import exact, known
@@ -174,7 +173,7 @@ def _unread_by_library(request: EngineRequest) -> Iterator[str]:
 
 
 def _not_compiled(decoder: Any) -> Iterator[str]:
-    if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
+    if decoder.compiled is None:
         yield "layers that the library does not have"
         return
     first = None if decoder.heads is None else decoder.heads.exact.first_head

@@ -1,8 +1,7 @@
-"""Altered models whose layers have a state, or see how many positions there are; what finding out leaves behind."""
+"""Altered models whose layers have a state, or see how many positions there are."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from tests.alterations import layers, lively
 from tests.changes import ALTERED
 from tests.equality.test_altered_models import (
@@ -53,26 +51,6 @@ def test_state_of_a_layer(kind: type, method: str, layer: str) -> None:
     stock = generator_of("stock", [expected], beam)
     for _ in range(2):
         assert_equal(nbest(generator, [found]), nbest(stock, [expected]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_layer_that_one_way_of_reading_leaves_out_is_told_from_rounding(
-    dtype: torch.dtype,
-) -> None:
-    """Attention over a whole prefix reads the weights of its projections, past their hooks."""
-    model = lively().to(dtype)
-    assert doubt_about(model) is None
-    for layer in model.decoder.layers:
-        layer.self_attn.v_proj.register_forward_hook(lambda module, inputs, output: output * 1.05)
-    assert doubt_about(model) == "which computes a prefix otherwise than its words one by one"
-
-
-def doubt_about(model: Any) -> str | None:
-    decoder, sources = PrefixDecoder(model), make_batch(random_sources(3, 2))["net_input"]
-    with torch.no_grad():
-        encoder_out = model.encoder(sources["src_tokens"], sources["src_lengths"])
-        decoder.start(encoder_out, 2, 8)
-        return decoder.mismatch()
 
 
 class LooksBack(nn.Linear):
@@ -126,69 +104,13 @@ def test_what_was_put_onto_a_module_is_taken_back(name: str) -> None:
     setattr(module, name, before * 3 if name == "scaling" else lambda x: before(x).abs())
     nbest(generator, models)
     (member,) = generator.verifier.members
-    assert isinstance(member.decoder, PrefixDecoder)
+    assert member.stock_only is not None
     if own:
         setattr(module, name, before)
     else:
         delattr(module, name)
     assert_equal(nbest(generator, models), by_stock(models, 1))
     assert isinstance(member.decoder, CachedDecoder)
-
-
-def test_notes_of_an_altered_model_are_no_change() -> None:
-    models = [lively()]
-    ALTERED["hook on linear"](models[0])
-    generator = generator_of("iad", models, 1, eval_bleu=True)
-    nbest(generator, models)
-    (member,) = generator.verifier.members
-    decoder = member.decoder
-    layers(models[0])[1].fc1.note = 1
-    nbest(generator, models)
-    assert member.decoder is decoder
-
-
-# What finding out leaves behind
-
-
-def test_a_decoder_that_cannot_be_copied() -> None:
-    found, expected = lively(), lively()
-    for model in (found, expected):
-        layer = layers(model)[1].fc1
-        layer.__class__, layer.lock = Counting, threading.Lock()
-    assert_equal(nbest(generator_of("iad", [found], 1), [found]), by_stock([expected], 1))
-    assert layers(found)[1].fc1.calls == layers(expected)[1].fc1.calls
-
-
-class Owner:
-    """Has a hook, and much that nobody wants to be copied."""
-
-    copies = 0
-
-    def __deepcopy__(self, memo: Any) -> Owner:
-        Owner.copies += 1
-        return self
-
-    def hook(self, module: Any, inputs: Any, output: Tensor) -> Tensor:
-        return output * 1.5
-
-
-def test_the_owner_of_a_hook_is_not_copied() -> None:
-    models = [lively()]
-    layers(models[0])[1].fc2.register_forward_hook(Owner().hook)
-    generator = generator_of("iad", models, 1, eval_bleu=True)
-    assert_equal(nbest(generator, models), by_stock(models, 1))
-    assert Owner.copies == 0
-
-
-def test_no_random_number_is_used_up() -> None:
-    found, expected = lively(dropout=0.3), lively(dropout=0.3)
-    generator, stock = generator_of("iad", [found], 1), generator_of("stock", [expected], 1)
-    results = []
-    for decode, model in ((generator, found), (stock, expected)):
-        model.train()
-        torch.manual_seed(5)
-        results.append(nbest(decode, [model]))
-    assert_equal(*results)
 
 
 # Options in stock's search

@@ -9,10 +9,10 @@ import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import Encoded, FastEncoder, StockEncoder
+from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.window import Window
 from tests.support import ACTIVATED, make_batch, make_model, make_task, random_sources
@@ -125,13 +125,6 @@ def test_logits_equal_the_full_forward(name: str, pack: bool) -> None:
     assert encoder_gap(model.encoder) is None
     walk(model, seed=2, pack=pack, left_pad=True)
     walk(model, seed=3, pack=pack, left_pad=False)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_architectures_recompute_the_prefix(name: str) -> None:
-    model = make_model(make_task(), 1, **OTHERS[name])
-    assert decoder_gap(model.decoder) is not None
-    walk(model, seed=2, pack=True, left_pad=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -252,15 +245,14 @@ def test_verifier_notices_changed_weights() -> None:
     assert_close(after, full_log_probs(model, net_input, [[2]])[0])
 
 
-def test_the_right_decoder_is_chosen() -> None:
-    task = make_task()
-    for options, kind in (
-        (VARIANTS["pre-norm"], CachedDecoder),
-        (OTHERS["scaled heads"], PrefixDecoder),
-    ):
-        verifier = Verifier([make_model(task, 1, **options)])
-        verifier.start(make_batch([[5]])["net_input"], capacity=4)
-        assert type(verifier.members[0].decoder) is kind
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_are_for_stock_only(name: str) -> None:
+    model = make_model(make_task(), 1, **OTHERS[name])
+    net_input = make_batch([[5]])["net_input"]
+    with pytest.raises(LeftToStock):
+        Verifier([model], may_leave_to_stock=True).start(net_input, capacity=4)
+    with pytest.raises(ValueError, match="only stock fairseq can run this model: "):
+        Verifier([model]).start(net_input, capacity=4)
 
 
 def test_what_a_decoder_reads_is_made_of_tokens_alone() -> None:

@@ -116,17 +116,6 @@ def test_the_same_bits_window_by_window(
                     assert torch.equal(one["positional_scores"], same["positional_scores"])
 
 
-def test_a_member_with_other_layers(iterations: list[str]) -> None:
-    """Its prefix is computed anew in PyTorch, so Python reads every window."""
-    models = [make_model(make_task(), 3), make_model(make_task(), 4, scale_heads=True)]
-    sample = make_batch(random_sources(2, 3))
-    found = found_by("greedy", models, sample, iterations)
-    assert iterations
-    expected = found_by("stock", models, sample, iterations)
-    for mine, other in zip(found, expected, strict=True):
-        assert_same(mine, other)
-
-
 def test_mean_probabilities() -> None:
     """As PyTorch's in double precision, also of tokens that are impossible, and NaN where a model gives NaN."""
     chance, library = random.Random(1), kernels()

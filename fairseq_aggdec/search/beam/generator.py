@@ -81,7 +81,7 @@ class BeamGenerator(CachedGenerator):
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             capacity = self.beam_size * limits.capacity
-            self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
+            self.verifier.start(batch.net_input, capacity)
         self.searches = []
         library = functools.cache(lambda: self._library(batch, limits))
         request = self._request(library)

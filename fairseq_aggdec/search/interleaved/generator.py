@@ -91,7 +91,6 @@ class InterleavedGenerator(CachedGenerator):
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             self.verifier.start(batch.net_input, self.geometry.width(limits.capacity))
-        self.verifier.refuse_probabilities(self.decoding)
         search = InterleavedSearch(
             self.geometry,
             Rules.of(self),

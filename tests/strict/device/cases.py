@@ -82,7 +82,6 @@ CASES = [
     Case("greedy", "greedy"),
     Case("greedy, two models", "greedy", models=2),
     Case("greedy, no graphs", "greedy", task={"no_graphs": True}),
-    Case("greedy, other layers", "greedy", model={"scale_heads": True}),
     *[Case(f"iad, {match}", "iad", task={"iad_match": match} | LENGTH) for match in MATCHES],
     Case("iad, learned length", "iad"),
     Case("iad, no graphs", "iad", task={"no_graphs": True} | LENGTH),
@@ -113,7 +112,6 @@ CASES = [
     _gad("gad, trees", {}, task={"draft_tree": "7"}),
     _gad("gad, trees, next, chain, causal", NEXT_CHAIN, task={"draft_tree": "12"}),
     _gad("gad, few types", {}, task={"draft_vocabulary": 9}),
-    _gad("gad, other layers", {"scale_heads": True}),
     _gad(
         "gad, top-beta",
         {},
