@@ -34,7 +34,6 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     """
 
     reads_features = True
-    needs_cached_decoder = True  # whose heads it reads
     layered = False  # heads have layers, which the device alone does not run
     broken = False
     checked: Any = None

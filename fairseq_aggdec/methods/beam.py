@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fairseq_aggdec.methods.iad import TEXT_READS, copy_drafter
+from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import announce, beam_gap
@@ -28,8 +28,7 @@ def reads(settings: Settings) -> set[str]:
         return found | {"draft_tokens", "draft_vocabulary", "int8"}
     if settings.int8 != "drafts":
         found.add("int8")
-    text = set() if settings.draft_from == "none" else {"draft_file"}
-    return found | text | TEXT_READS.get(settings.draft_from, set())
+    return found | (set() if settings.draft_from == "none" else {"draft_file"})
 
 
 def becomes(request: Request) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.methods.gad import model_reads, refuse_texts
+from fairseq_aggdec.methods.gad import model_reads
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.shared.amounts import (
@@ -17,7 +17,6 @@ from fairseq_aggdec.search.drafter import Drafter
 
 
 def draft(request: Request) -> Drafter:
-    refuse_texts(request.cfg, "interleaved", "lattice")
     models = request.models
     cfg = with_what_pays(request.cfg, models)
     size = choosing(cfg, blockwise_size(cfg, models) - 1, models[0])

@@ -42,15 +42,10 @@ def reads(settings: Settings) -> set[str]:
     return model_reads(settings) | {"drafter_path"}
 
 
-def refuse_texts(cfg: Settings, *kinds: str) -> None:
-    """Raises ``ValueError`` where ``--draft-from`` is one of these, which a method whose model drafts cannot copy."""
-    if cfg.draft_from in kinds:
-        reason = "its drafts are the model's own; use iad"
-        raise ValueError(refusal(f"--draft-from {cfg.draft_from}", cfg.decoding, reason))
-
-
 def draft(request: Request) -> Drafter:
-    refuse_texts(request.cfg, "interleaved", "lattice", "heads")
+    if request.cfg.draft_from == "heads":
+        reason = "its drafts are the model's own; use blockwise"
+        raise ValueError(refusal("--draft-from heads", request.cfg.decoding, reason))
     return nar_drafter(request, with_what_pays(request.cfg, request.models))
 
 

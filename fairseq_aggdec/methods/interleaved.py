@@ -38,9 +38,8 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
     cfg, stock = request.cfg, _is_stock_search(request)
     if not any(isinstance(model.decoder, InterleavedDecoder) for model in request.models):
         logger.warning(
-            "--decoding interleaved: the model of %s writes one word per step, so this is beam search: take a model of "
-            "--arch interleaved_transformer, or --decoding beam",
-            request.named,
+            "--decoding interleaved: the model of --path writes one word per step, so this is beam search: take a "
+            "model of --arch interleaved_transformer, or --decoding beam"
         )
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.as_given('dedup')}: it must be at least 0")
@@ -71,7 +70,7 @@ def _is_stock_search(request: Request) -> bool:
     """
     cfg = request.cfg
     return (
-        common_geometry(request.models, request.named) == Geometry()
+        common_geometry(request.models) == Geometry()
         and cfg.end_condition == FIRST
         and cfg.stop_rule == "stock"
         and cfg.length_penalty == "fairseq"

@@ -41,7 +41,7 @@ def build(request: Request) -> LatticeGenerator:
     for model in request.models:
         if not isinstance(model.decoder, MarkovDecoder):
             raise ValueError(
-                f"a lattice needs a model of --arch lattice_transformer; that of {request.named} has a "
+                f"a lattice needs a model of --arch lattice_transformer; that of --path has a "
                 f"{type(model.decoder).__name__}"
             )
     own = {

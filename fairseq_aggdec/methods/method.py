@@ -32,7 +32,6 @@ class Request:
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
         stock: the generator that the task itself builds, once.
         extra: what else the caller of ``build_generator`` hands over, by name.
-        named: the option that named the models, for messages.
         known: the models decoded for the task before, as they are now or were then.
         quiet: options without effect are not named.
     """
@@ -43,7 +42,6 @@ class Request:
     args: Any
     stock: Callable[[], Any]
     extra: dict[str, Any] = field(default_factory=dict)
-    named: str = "--path"
     known: bool = False
     quiet: bool = False
 

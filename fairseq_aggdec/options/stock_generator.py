@@ -98,18 +98,25 @@ def _search_gap(generator: Any) -> str | None:
     return _altered(found)
 
 
+def _part(module: Any, kind: str, name: str) -> Any:
+    """What a module has under a name; its own ``__getattr__`` takes ten times as long."""
+    found = vars(module).get(kind, {}).get(name)
+    return getattr(module, name, None) if found is None else found
+
+
 def _model_gaps(generator: Any) -> Iterator[str]:
     types, pad = len(generator.tgt_dict), generator.pad
     for model in generator.model.models:
-        decoder = getattr(model, "decoder", None)
-        if decoder is None or not hasattr(model, "encoder"):
+        decoder = _part(model, "_modules", "decoder")
+        if decoder is None or _part(model, "_modules", "encoder") is None:
             yield f"a {type(model).__name__}, which has no encoder and decoder"
             continue
-        weight = getattr(getattr(decoder, "output_projection", None), "weight", None)
+        projection = _part(decoder, "_modules", "output_projection")
+        weight = None if projection is None else _part(projection, "_parameters", "weight")
         if isinstance(weight, Tensor) and len(weight) != types:
             name = type(model).__name__
             yield f"a {name} that writes {len(weight)} types, where the dictionary has {types}"
-        for part in (decoder, getattr(decoder, "embed_positions", None)):
+        for part in (decoder, _part(decoder, "_modules", "embed_positions")):
             if getattr(part, "padding_idx", pad) != pad:
                 yield f"a {type(model).__name__} whose padding is not that of the dictionary"
 

@@ -40,14 +40,12 @@ class Drafter:
     A drafter must define :meth:`draft`. Everything else has a default that does nothing.
 
     Attributes:
-        needs_cached_decoder: reads what only a cached decoder computes; other models are left to stock fairseq.
         starts_beside: :meth:`start` reads the sample only and launches work of its own. On a GPU it then runs beside
             the verifier's encoder.
         encoder_seconds: time that the drafter spent on reading sources, summed over batches.
         wait: called when the drafter has read sources, so that its time can be told; None: nothing waits.
     """
 
-    needs_cached_decoder = False
     starts_beside = False
     encoder_seconds = 0.0
     wait: Callable[[], object] | None = None

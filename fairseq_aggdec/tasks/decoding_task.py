@@ -45,9 +45,6 @@ from fairseq_aggdec.tasks.reuse import ReusableGenerator, ReusableGenerators
 
 logger = logging.getLogger(__name__)
 
-# --draft-from -> drafts come from files, which may change.
-FROM_FILES = ("file", "interleaved", "lattice")
-
 
 class DecodingTask(Hooks):
     """Mixed in before any task: its generator is taken over where ``--decoding`` can give what it gives.
@@ -166,7 +163,8 @@ class DecodingTask(Hooks):
         training = self.learning or getattr(self.settings, "eval_bleu", False)
         prepare = not training and not (request.known and light)
         generator = build_generator(request, prepare)
-        plain = light and settings.draft_from not in FROM_FILES and not any(given.values())
+        # The file of drafts may change.
+        plain = light and settings.draft_from != "file" and not any(given.values())
         if plain and not alone and isinstance(generator, CachedGenerator) and not self.learning:
             new = ReusableGenerator(request.cfg, stock(), generator)
             self.reusable.pass_on(new, partial(self._build, models, args, given, alone=True))

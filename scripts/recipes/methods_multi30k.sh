@@ -42,11 +42,6 @@ for geometry in 2x1 2x2; do
     row "$model" "interleaved $geometry, beam 4" "--decoding interleaved --beam 4 --path $model"
 done
 row "$SCORER" "lattice, N = 64" "--decoding lattice --path $SCORER --lattice $TABLES"
-for from in interleaved lattice; do
-    model=$WORK/interleaved-2x1-distilled-3-$PAIR/checkpoint_last.pt tables=()
-    [ "$from" = interleaved ] || model=$SCORER tables=(--lattice "$TABLES")
-    row "$model" "IAD drafting from $from" "--decoding iad --draft-from $from --drafter-path $model ${tables[*]}"
-done
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
 in_bf16 "ours, greedy"
 # shellcheck disable=SC2086

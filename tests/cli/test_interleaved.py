@@ -88,11 +88,6 @@ def test_the_transformer_itself_is_stock_beam_search(trained: Trained) -> None:
     assert ours.texts("H") == theirs.texts("H")
 
 
-def test_it_drafts_for_the_transformer(trained: Trained, stock: Result, writer: Path) -> None:
-    options = ["--draft-from", "interleaved", "--drafter-path", str(writer)]
-    assert trained.generate("iad", *options).texts("H") == stock.texts("H")
-
-
 def test_refusals_come_before_a_sentence_is_decoded(trained: Trained, writer: Path) -> None:
     with pytest.raises(ValueError, match="--prefix-size does not go with --decoding interleaved"):
         trained.generate("interleaved", "--prefix-size", "1", path=writer)

@@ -60,11 +60,6 @@ def test_options(trained: Trained, scorer: Path) -> None:
     assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
 
 
-def test_it_drafts_for_the_transformer(trained: Trained, stock: Result, scorer: Path) -> None:
-    options = ["--draft-from", "lattice", "--drafter-path", str(scorer)]
-    assert trained.generate("iad", *options).texts("H") == stock.texts("H")
-
-
 def dump(trained: Trained, scorer: Path, *options: str | Path) -> None:
     common = [trained.data, *PLUGIN, "--path", scorer, "--cpu", "--gen-subset", "test", *CUT]
     lattice_dump.main([str(option) for option in [*common, *options]])

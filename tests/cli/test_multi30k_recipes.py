@@ -142,7 +142,6 @@ def test_interleaved(made: Path, tmp_path: Path) -> None:
     rows = run(made, tmp_path, "interleaved_multi30k", **settings | geometries)
     names = ("1x1-raw-1", "1x2-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
     for name in names:
-        assert rows[f"IAD drafting from interleaved-{name}"]["differ"] == 0
         assert f"interleaved-{name}, beam 2" in rows
 
     output = tmp_path / "analysis"
@@ -177,7 +176,6 @@ def test_lattice(made: Path, tmp_path: Path) -> None:
     rows = run(made, tmp_path, "lattice_multi30k", PAPER="8", **settings)
     assert rows["distilled data, 2 layers, N = 8, plain counts"]["steps"] == 1
     assert rows["distilled data, 2 layers, N = 8, over the vocabulary"]["steps"] == 1
-    assert rows["IAD drafting from distilled data, 2 layers"]["differ"] == 0
     assert rows["distilled data, 2 layers, N = 64"]["steps"] == 1
     assert "NAT, nat-distilled-1" in rows
     work, output = tmp_path / "work", tmp_path / "recall"

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.lattice.candidates import CandidateModel
-from fairseq_aggdec.methods import iad as iad_method
-from tests.random_models import random_tables
 from tests.support import (
     assert_same,
     generate,
@@ -97,98 +94,9 @@ def test_sentences_without_numbers_are_refused(verifier: Any, tmp_path: Path) ->
         generate(task, [verifier], sample)
 
 
-WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "interleaved": ("interleaved_transformer", {"directions": 2, "words_per_direction": 2}),
-    "lattice": ("lattice_transformer", {"decoder_layers": 1}),
-}
-
-
-@pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("kind", list(WRITERS))
-def test_another_model_drafts(
-    verifier: Any,
-    kind: str,
-    rows: int,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    arch, options = WRITERS[kind]
-    writer = make_model(make_task(), 2, arch, **options)
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
-    folder = tmp_path / "lattice"
-    plain = make_task()
-    random_tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
-    assert CandidateModel.open(folder, plain.source_dictionary, plain.target_dictionary)
-    chosen = {"drafter_path": "writer.pt", "lattice": str(folder)}
-    task = make_task("iad", draft_from=kind, **chosen)
-    sample = make_batch(random_sources(6, rows))
-    for options in ({}, {"min_len": 6, "max_len_b": 9}):
-        found = generate(task, [verifier], sample, **options)
-        assert_same(found, stock([verifier], sample, **options))
-    assert task.counters.drafted > 0
-    assert task.counters.sentences == 2 * rows
-
-
-def test_scores_that_are_no_numbers_draft_nothing(
-    verifier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer = make_model(make_task(), 2, "lattice_transformer", decoder_layers=1)
-    with torch.no_grad():
-        writer.decoder.layers[0].fc1.weight[0, 0] = torch.nan
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
-    plain = make_task()
-    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
-    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
-    task = make_task("iad", draft_from="lattice", **more)
-    sample = make_batch(random_sources(6, 5))
-    assert_same(generate(task, [verifier], sample), stock([verifier], sample))
-    assert task.counters.drafted == 0
-    assert "--drafter-path" in caplog.text and "not finite" in caplog.text
-
-
-@pytest.mark.parametrize("kind", list(WRITERS))
-def test_a_source_too_long_for_the_other_model_has_no_draft(
-    verifier: Any, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    arch, options = WRITERS[kind]
-    short = {"encoder_learned_pos": True, "max_source_positions": 4}
-    writer = make_model(make_task(), 2, arch, **options, **short)
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
-    plain = make_task()
-    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
-    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
-    sample = make_batch([[5, 6, 7, 8, 9], [5]])
-    task = make_task("iad", draft_from=kind, **more)
-    assert_same(generate(task, [verifier], sample), stock([verifier], sample))
-    assert task.counters.drafted == 0
-
-
-@pytest.mark.parametrize("kind", list(WRITERS))
-def test_the_other_model_follows_a_verifier_that_is_moved(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    arch, options = WRITERS[kind]
-    writer, moved = make_model(make_task(), 2, arch, **options), make_model(make_task(), 5)
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
-    plain = make_task()
-    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
-    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
-    task = make_task("iad", draft_from=kind, **more)
-    generator = task.build_generator([moved], generation_options())
-    moved.bfloat16()
-    generator.generate([moved], make_batch([[5, 6, 7]]))
-    assert next(writer.parameters()).dtype is torch.bfloat16
-
-
-def test_refusals_name_the_option(
-    verifier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_refusals_name_the_option(verifier: Any, tmp_path: Path) -> None:
     assert "--draft-file" in refusal(verifier, draft_from="file")
     assert "with --draft-from file only" in refusal(verifier, draft_file=str(tmp_path / "drafts"))
     assert "nothing" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "nothing"))
     (tmp_path / "short").write_text("w1\n")
     assert "has 1 lines" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "short"))
-    assert "--drafter-path" in refusal(verifier, draft_from="interleaved")
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: verifier)
-    message = refusal(verifier, draft_from="lattice", drafter_path="writer.pt")
-    assert "--drafter-path" in message and "lattice_transformer" in message

@@ -14,7 +14,6 @@ import torch
 from fairseq_aggdec.drafters.nar import FiniteCheck
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods import gad as gad_method
-from fairseq_aggdec.methods import iad as iad_method
 from fairseq_aggdec.search.errors import NonFiniteError
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter
@@ -287,23 +286,6 @@ def test_broken_heads_stop_drafting(least: int, caplog: pytest.LogCaptureFixture
     assert_same(generate(task, [model], sample), stock([model], sample))
     assert task.counters.drafted == 0
     assert "weight contract.weight: nothing is drafted" in caplog.text
-
-
-@pytest.mark.parametrize("kind", ["interleaved", "lattice"])
-def test_a_broken_writer_stops_drafting(
-    kind: str,
-    lattice_folder: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    verifier, writer, sample = make_model(make_task(), 5), MODELS[kind](), numbered(4)
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: spoil(writer))
-    options = {"draft_from": kind, "drafter_path": "writer.pt", "lattice": lattice_folder}
-    task = make_task("iad", **options)
-    assert_same(generate(task, [verifier], sample), stock([verifier], sample))
-    assert task.counters.drafted == 0
-    assert f"{LAYER} holds NaN or infinity" in caplog.text
-    assert "nothing is drafted from now on" in caplog.text
 
 
 def test_outputs_that_are_too_long_for_their_source_are_no_fault() -> None:

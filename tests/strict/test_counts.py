@@ -39,8 +39,6 @@ MORE: dict[str, dict[str, int]] = {
     "shortlist, greedy": {START: 3},
     "shortlist, iad": {START: 3},
     # a whole decoding of another model before the first iteration
-    "iad, drafts from interleaved": {START: 12},
-    "iad, drafts from a lattice": {START: 6},
     # a pass over the finished hypotheses for their alignment, each of which is cut to its length
     "interleaved, 2x2, independent": {END: 9},
 }
@@ -51,8 +49,6 @@ FOLLOWED = (
     "greedy, two models",
     *(f"iad, {match}" for match in device_cases.MATCHES),
     "iad, drafts from a file",
-    "iad, drafts from interleaved",
-    "iad, drafts from a lattice",
     "no repeated n-grams, iad",
     "no repeated n-grams, gad",
     "no repeated n-grams, nar",

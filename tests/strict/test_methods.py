@@ -56,7 +56,6 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
 IN_HALF = [
     "greedy",
     "iad, unique",
-    "iad, drafts from interleaved",
     "gad",
     "gad, source copy, causal",
     "gad, next, chain, causal",
@@ -124,9 +123,7 @@ def test_half_precision(name: str, dtype: torch.dtype, gpu: torch.device, tmp_pa
 DURING_TRAINING = ["greedy", "iad, unique", "gad", "gad, shared encoder", "nar", "blockwise, dense"]
 
 
-@pytest.mark.parametrize(
-    "name", [*DURING_TRAINING, "interleaved, one word, beam 3", "iad, drafts from a lattice"]
-)
+@pytest.mark.parametrize("name", [*DURING_TRAINING, "interleaved, one word, beam 3"])
 def test_a_generator_follows_training_to_the_device(
     name: str, gpu: torch.device, tmp_path: Path
 ) -> None:

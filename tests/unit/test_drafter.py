@@ -28,7 +28,7 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
     drafter.observe(NOBODY, state(2))
     drafter.keep_rows([1])
     drafter.forget()
-    assert not (drafter.starts_beside or drafter.needs_cached_decoder)
+    assert not drafter.starts_beside
     assert not (drafter.watches or drafter.reads({}))
     assert drafter.wait is None and drafter.encoder_seconds == 0.0
 

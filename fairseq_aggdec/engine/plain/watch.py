@@ -19,7 +19,7 @@ from fairseq.modules import (
 )
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.walk import methods
+from fairseq_aggdec.engine.plain.walk import KNOWN, methods
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.mapped import Untouched, give_back
 from fairseq_aggdec.models.interleaved_transformer import SlotPositions
@@ -68,9 +68,9 @@ def _names(module: nn.Module, packed: bool) -> list[str]:
     names = {name for name, value in own.items() if callable(value)}
     # What hides a tensor or a part.
     names |= {name for parts in PARTS for name in getattr(module, parts) if name in own}
-    if packed and type(module) in ATTRIBUTES:
+    if type(module) in ATTRIBUTES:
         names.update(own.keys() & ATTRIBUTES[type(module)])
-    elif packed:
+    elif packed or type(module) in KNOWN:
         names |= {name for name in own.keys() - _UNREAD_OF_ANY if name == STATE or name[:1] != "_"}
     elif "training" in own:  # a compiled module has none
         names.add("training")
@@ -105,16 +105,22 @@ class Structure:
             for cls, name in GROWING
             if isinstance(module, cls) and module._buffers.get(name) is not None
         ]
-        hooks = nn.modules.module
-        tables: list[Any] = [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
-        tables += [
-            getattr(module, name) for module in self.modules for name in ("_modules", *HOOKS)
+        hooked = [(module, name) for module in self.modules for name in HOOKS]
+        owners = [(vars(module), name) for module, name in hooked if not getattr(module, name)]
+        self.unhooked = [own for own, _ in owners], [name for _, name in owners]
+        everywhere = nn.modules.module
+        tables: list[Any] = [
+            everywhere._global_forward_hooks,
+            everywhere._global_forward_pre_hooks,
+            *(getattr(module, name) for module, name in hooked),
+            *(module._modules for module in self.modules),
         ]
         tables += [getattr(module, name) for module in read for name in ("_parameters", "_buffers")]
         grow = {id(module._buffers) for module, _ in self.growing}
         tables = [table for table in tables if id(table) not in grow]
         # Most are empty, which is seen in a tenth of the time.
-        self.empty = [table for table in tables if not table]
+        seen = {id(own[name]) for own, name in owners}
+        self.empty = [table for table in tables if not table and id(table) not in seen]
         self.tables = [table for table in tables if table]
         self.contents = list(map(dict, self.tables))
         self.ordered = [module._modules for module in self.modules if len(module._modules) > 1]
@@ -138,7 +144,9 @@ class Structure:
     def changed(self) -> bool:
         try:
             # What is the same object is not compared; tensors that are not cannot be.
-            if any(self.empty) or self.tables != self.contents or self._now() != self.before:
+            if any(self.empty) or any(map(getitem, *self.unhooked)):
+                return True
+            if self.tables != self.contents or self._now() != self.before:
                 return True
         except (KeyError, AttributeError, RuntimeError):
             return True

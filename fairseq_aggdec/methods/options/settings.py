@@ -52,10 +52,9 @@ class Settings:
     )
     draft_from: str = option(
         "auto",
-        "iad, beam: the text that is copied: the source, the lines of --draft-file, or what the model of "
-        "--drafter-path writes (interleaved, lattice); beam: heads looks where block heads point; none drafts "
-        "nothing; auto: the source as long as that pays",
-        choices=("auto", "source", "file", "interleaved", "lattice", "heads", "none"),
+        "iad, beam: the text that is copied: the source, or the lines of --draft-file; beam: heads looks where block "
+        "heads point; none drafts nothing; auto: the source as long as that pays",
+        choices=("auto", "source", "file", "heads", "none"),
     )
     draft_file: str | None = option(
         None,
@@ -65,7 +64,7 @@ class Settings:
     )
     drafter_path: str | None = option(
         None,
-        "checkpoint of the drafter: gad, nar: of --arch nar_drafter; iad, beam: of the model that --draft-from names",
+        "gad, nar: checkpoint of the drafter, of --arch nar_drafter",
         "FILE",
     )
     draft_tokens: str | None = option(

@@ -1,4 +1,4 @@
-"""Drafting from a text that is at hand: what another model wrote, or the lines of a file (``--draft-from``).
+"""Drafting from a text that is at hand: the lines of a file, or what the caller gives (``--draft-from``).
 
 The text takes the place of the source in Algorithm 1 of Ge et al. (section 3.1): it is drafted whole, and after a
 bifurcation drafting goes on where a suffix of the output occurs in it once. The output stays the verifier's.
@@ -17,60 +17,12 @@ from fairseq.data import Dictionary
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
-from fairseq_aggdec.engine.plain.support import can_read
-from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
-from fairseq_aggdec.search.errors import NonFiniteError, check_tokens, explained
-from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Copies
-from fairseq_aggdec.windows.transfer import on_host, read
+from fairseq_aggdec.search.errors import check_tokens
+from fairseq_aggdec.windows.transfer import on_host
 
 logger = logging.getLogger(__name__)
-
-
-class WriterDrafter(CopyDrafter):
-    """Drafts what another generator's best hypotheses say; nothing more once its scores were not finite numbers.
-
-    Args:
-        model: the generator's; a source that is too long for it has no draft.
-    """
-
-    def __init__(self, generator: Any, model: Any, eos: int, match: str):
-        super().__init__(eos, match)
-        self.generator, self.model = generator, model
-        self.broken = False
-
-    def prepare(self, verifier: Verifier) -> None:
-        """Packs the weights of the writer now instead of before the first draft."""
-        self.generator.prepare()
-
-    def release(self) -> None:
-        super().release()
-        self.generator.release()
-
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        follow(self.model, verifier)
-        super().start(sample, verifier, state)
-
-    def texts_of(self, sample: Mapping, verifier: Verifier) -> Copies:
-        follow(self.model, verifier)
-        return super().texts_of(sample, verifier)
-
-    def copied(self, sample: Mapping) -> list[list[int]]:
-        rows, length = sample["net_input"]["src_tokens"].shape
-        nothing: list[list[int]] = [[] for _ in range(rows)]
-        if self.broken or not can_read(self.model.encoder, length):
-            return nothing
-        try:
-            found = self.generator.generate(None, sample)
-        except NonFiniteError as error:
-            self.broken = True
-            what = explained(error.row, sample, [self.model], ["the drafter of --drafter-path"])
-            logger.warning("%s: nothing is drafted from now on, decoding is one by one", what)
-            return nothing
-        best = read([hypotheses[0]["tokens"] for hypotheses in found])
-        return [tokens[:-1].tolist() for tokens in best]
 
 
 class FileDrafter(CopyDrafter):

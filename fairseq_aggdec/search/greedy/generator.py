@@ -130,7 +130,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         # before the encoder: the host waits for their number
         types = None if self.shortlist is None else self.shortlist(batch.source)
         capacity = limits.longest + 1 if verifier.strict else limits.capacity
-        verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
+        verifier.start(batch.net_input, capacity)
         if types is not None:
             verifier.restrict(types)
         started = self.counters.ended("encoder", started)

@@ -79,7 +79,6 @@ class ReplayDrafter(DeviceDrafter):
     ):
         self.records, self.outputs, self.wrong = records, outputs, wrong
         self.pace = pace or EmptyDrafter()
-        self.needs_cached_decoder = self.pace.needs_cached_decoder
         self.starts_beside = self.pace.starts_beside
         self.longest = max(
             (len(i.drafted) for r in records.values() for i in r.iterations), default=0

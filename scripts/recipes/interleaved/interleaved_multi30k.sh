@@ -8,7 +8,7 @@
 # Environment: GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3, of the decoder; 2 as well:
 # students), ABLATIONS (none; vanilla-mask vanilla-positions middle-to-side independent-directions, Table 2 of the paper;
 # one-by-one, for Table 3), START (warm: begin as the model of multi30k.sh; scratch: not, in folders of their own),
-# MAX_UPDATE (1500), LR (0.001), BEAMS (4 1), DRAFTS (1: the table has IAD drafting from each model, too; 0), OUTPUT
+# MAX_UPDATE (1500), LR (0.001), BEAMS (4 1), OUTPUT
 # (docs/results/interleaved-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
@@ -21,7 +21,6 @@ MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
 ABLATIONS=${ABLATIONS:-}
 BEAMS=${BEAMS:-4 1}
-DRAFTS=${DRAFTS:-1}
 check_each GEOMETRIES geometry "$GEOMETRY" "$GEOMETRY_FORM"
 check_choices ABLATIONS ablation "$ABLATION_NAMES"
 check_choices SETTINGS setting "raw distilled"
@@ -71,8 +70,6 @@ for folder in "$WORK"/interleaved*-"$PAIR"/; do
     for beam in $BEAMS; do
         SYSTEMS+=(--system "$name, beam $beam=--decoding interleaved --beam $beam --path ${folder}checkpoint_last.pt")
     done
-    [ "$DRAFTS" = 0 ] || SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved
-        --drafter-path ${folder}checkpoint_last.pt")
 done
 for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")

@@ -73,8 +73,6 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
         SYSTEMS+=(--system "$label, N = $count, plain counts=$plain")
         SYSTEMS+=(--system "$label, N = $count, over the vocabulary=$options --variant lattice-candidates=$count --variant lattice-normalise=vocabulary")
     done
-    SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
-        --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
 for folder in "$WORK"/nat-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue

@@ -134,8 +134,6 @@ for setting in $SETTINGS; do
         for count in $CANDIDATES; do
             system "$name-$count" "$label, N = $count" "${scored[@]}" --variant lattice-candidates="$count" --variant lattice-length-window="$LENGTH_WINDOW"
         done
-        system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice \
-            --drafter-path "$checkpoint" "${lattice[@]}" --variant lattice-length-window="$LENGTH_WINDOW"
     done
     for layers in $NAT_LAYERS; do
         system "nat-$setting-$layers" "plain NAT, $setting data, $layers layers" --path "$TEACHER" --decoding nar --beam 1 \

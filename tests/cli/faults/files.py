@@ -231,10 +231,6 @@ def broken_cases() -> list[Case]:
             found.append(case)
     drafting = {
         "drafter": method("gad", "").replace("{drafter}", "{tmp}/bad.pt"),
-        "interleaved": method("iad", "--draft-from interleaved --drafter-path {tmp}/bad.pt"),
-        "lattice": method(
-            "iad", "--draft-from lattice --drafter-path {tmp}/bad.pt --lattice {tables}"
-        ),
     }
     for kind, options in drafting.items():
         says = "nothing is drafted"

@@ -95,12 +95,8 @@ IMPOSSIBLE = [
     ("lattice", "--print-alignment", "--print-alignment"),
     ("lattice", "--retain-iter-history", "--retain-iter-history"),
     ("iad", "--draft-from file", "--draft-file"),
-    ("iad", "--draft-from interleaved", "--drafter-path"),
-    ("iad", "--draft-from lattice", "--drafter-path"),
     ("iad", "--draft-file x", "--draft-file x"),
-    ("blockwise", "--draft-from lattice", "--draft-from lattice"),
     ("iad", "--draft-from file --draft-file {tmp}/none", "--draft-file"),
-    ("iad", "--draft-from interleaved --drafter-path {model} --lattice none", ""),
     ("lattice", "--lattice {tmp}/none", "holds no lattice tables"),
 ]
 WRONG_MODEL = [
@@ -115,8 +111,6 @@ WRONG_MODEL = [
     ("--decoding gad --path {model} --drafter-path {model}", "--drafter-path"),
     ("--decoding gad --path {model} --drafter-path {tmp}/none.pt", "none.pt"),
     ("--decoding nar --path {model} --drafter-path {lattice}", "--drafter-path"),
-    ("--decoding iad --draft-from lattice --path {model} --drafter-path {model} --lattice {tables}",
-     "--drafter-path"),
     ("--decoding beam --path {lattice}", "--decoding lattice"),
     ("--decoding wrong --path {model}", "--decoding"),
     ("--decoding lattice --path {lattice}", "--lattice"),
@@ -152,7 +146,7 @@ def unused() -> list[Case]:
     options = [
         "--draft-tokens 3",
         "--drafter-path x.pt",
-        "--draft-from lattice",
+        "--draft-from source",
         "--variant dedup=2",
     ]
     options += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fairseq_aggdec.lattice.candidates import Shortlist
 from fairseq_aggdec.methods import gad as gad_method
-from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import (
     make_batch,
     make_model,
@@ -86,19 +85,6 @@ CASES = [
     Case("iad, learned length", "iad"),
     Case("iad, no graphs", "iad", task={"no_graphs": True} | LENGTH),
     Case("iad, drafts from a file", "iad", task={"draft_from": "file"} | LENGTH, files=("draft",)),
-    Case(
-        "iad, drafts from interleaved",
-        "iad",
-        drafter=("interleaved_transformer", SLOTS),
-        task={"draft_from": "interleaved"} | LENGTH,
-    ),
-    Case(
-        "iad, drafts from a lattice",
-        "iad",
-        drafter=("lattice_transformer", {"decoder_layers": 1}),
-        task={"draft_from": "lattice"} | LATTICE | LENGTH,
-        files=("tables",),
-    ),
     _gad("gad", {}),
     _gad("gad, no graphs", {}, task={"no_graphs": True}),
     _gad("gad, causal", {"prefix_attention": "causal"}),
@@ -281,11 +267,7 @@ def random_models(case: Case, sizes: Options) -> tuple[list[Any], Any]:
 @contextmanager
 def _handed_over(drafter: Any) -> Iterator[None]:
     """A drafter's checkpoint need not be written: whoever loads one gets this."""
-    with ExitStack() as stack:
-        for module, name in ((gad_method, "load_drafter"), (iad_method, "load_writer")):
-            stack.enter_context(
-                mock.patch.object(module, name, lambda *_: copy.deepcopy(drafter).eval())
-            )
+    with mock.patch.object(gad_method, "load_drafter", lambda *_: copy.deepcopy(drafter).eval()):
         yield
 
 
