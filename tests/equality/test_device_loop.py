@@ -17,7 +17,6 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 2}
 SEEN = (
     "shortlist",
     "history",
-    "other layers",
     "trees",
     "auto",
     "source copy",
