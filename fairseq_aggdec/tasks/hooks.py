@@ -25,8 +25,6 @@ from fairseq_aggdec.checkpoints import (
     named,
     path_of,
 )
-from fairseq_aggdec.engine.graphs.capture import made
-from fairseq_aggdec.methods.refusing import refuse_no_batch
 from fairseq_aggdec.models.options import as_namespace, keep_options
 from fairseq_aggdec.one_copy import adopt
 from fairseq_aggdec.packed.folder import load_stored
@@ -146,6 +144,8 @@ class Hooks(FairseqTask):
 
         fairseq drops the end of a set that does not fill ``--required-batch-size-multiple``: harmless in training only.
         """
+        from fairseq_aggdec.methods.refusing import refuse_no_batch
+
         refuse_no_batch(kwargs.get("max_sentences"), kwargs.get("max_tokens"))
         of_training = getattr(self.settings, "train_subset", "train")
         if "required_batch_size_multiple" in kwargs and not (
@@ -206,6 +206,8 @@ def warn_of_unknown(sentences: Sequence[torch.Tensor], unknown: int) -> None:
 
 
 def _log_summary(counters: Counters) -> None:
+    from fairseq_aggdec.engine.graphs.capture import made
+
     if counters.sentences:
         logger.info("decoding summary: %s", counters.summary())
     if made.graphs:

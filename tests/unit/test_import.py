@@ -81,6 +81,17 @@ def test_help_needs_no_extra() -> None:
     )
 
 
+def test_a_user_dir_loads_nothing_that_decodes() -> None:
+    others = ("engine", "kernels", "windows", "lattice", "drafters", "search.beam", "search.greedy")
+    run(
+        "import sys; from argparse import Namespace; from fairseq.utils import import_user_module\n"
+        f"import_user_module(Namespace(user_dir={str(ROOT / 'fairseq_aggdec')!r}))\n"
+        f"others = tuple('fairseq_aggdec.' + room for room in {others!r})\n"
+        "loaded = [name for name in sys.modules if name.startswith((*others, 'aggdec_images'))]\n"
+        "assert not loaded and 'fairseq_aggdec.tasks.decoding_task' in sys.modules, loaded"
+    )
+
+
 def test_decoding_loads_nothing_of_other_methods() -> None:
     run(
         "import sys; from fairseq_aggdec import registration; from fairseq_aggdec.methods.table import method_of\n"

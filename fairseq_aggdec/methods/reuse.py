@@ -5,13 +5,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.search.generator import CachedGenerator
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.engine.verifier import Verifier
+    from fairseq_aggdec.search.generator import CachedGenerator
 
 MOST = 4  # generators of one task
 LEARNED = ("budget", "device_loop")  # made with the first batch
