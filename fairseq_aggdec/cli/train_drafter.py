@@ -29,7 +29,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--kind", choices=KINDS, default="drafter", help="default: drafter")
     add("--layers", type=int, default=1, metavar="N", help="decoder layers of drafter or heads (1)")
     add("--block-size", type=int, default=10, metavar="K", help="tokens drafted at once (10)")
-    add("--spliced", action="store_true", help="double the data with spliced sources")
     add("--max-update", type=int, default=5000, metavar="N", help="most updates (5000)")
     patience = "stop after N validations without gain (6)"
     add("--patience", type=int, default=6, metavar="N", help=patience)
@@ -55,12 +54,6 @@ def check(args: argparse.Namespace) -> None:
         raise SystemExit(f"error: the folder {args.data} does not exist")
     if not args.path.is_file():
         raise SystemExit(f"error: --path: the checkpoint {args.path} does not exist")
-    given = {word.partition("=")[0] for word in args.distill_flags}
-    if args.spliced and given & {"--subsets", "--dataset-impl"}:
-        raise SystemExit(
-            "error: --spliced distils all parts of the training set as they are: leave --subsets and --dataset-impl "
-            "out of --distill-flags"
-        )
 
 
 @refusals()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import json
 import logging
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,8 +24,6 @@ from fairseq.data import data_utils
 import fairseq_aggdec
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.distill.distilled_folder import DataFolder
-from fairseq_aggdec.distill.spliced_sources import parts, write_spliced
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_text
 
@@ -116,17 +113,12 @@ class DrafterTraining:
     def make(self) -> Path:
         """Runs all steps that are not done yet; gives the checkpoint."""
         self.output.mkdir(parents=True, exist_ok=True)
-        data, name, subsets = self.args.data, "distilled", ["train"]
-        if self.args.spliced:
-            data, name = self.output / "spliced" / "data", "distilled-spliced"
-            self.step("spliced", self.of_data(), self.splice)
-            subsets = list(parts(DataFolder(data, *self.languages), "train"))
-        options = [str(data), *self.distillation_flags(subsets)]
+        options = [str(self.args.data), *self.distillation_flags()]
         made_with = self.of_data() | {"options": options}
-        self.step(name, made_with, lambda to: self.distil(options, to), "distillation.json")
+        self.step("distilled", made_with, lambda to: self.distil(options, to), "distillation.json")
         training = self.training_flags()
-        settings = {"distilled": self.settings.get(name), "options": training}
-        source = str(self.output / name)
+        settings = {"distilled": self.settings.get("distilled"), "options": training}
+        source = str(self.output / "distilled")
         folder = self.step(self.args.kind, settings, lambda to: self.train(source, training, to))
         return folder / ("averaged.pt" if self.args.average > 1 else "checkpoint_best.pt")
 
@@ -173,16 +165,10 @@ class DrafterTraining:
         logger.info(f"{name}: done")
         return folder
 
-    def splice(self, folder: Path) -> None:
-        shutil.rmtree(folder / "data", ignore_errors=True)
-        write_spliced(DataFolder(self.args.data, *self.languages), "train", folder / "data")
-
-    def distillation_flags(self, subsets: Sequence[str]) -> list[str]:
+    def distillation_flags(self) -> list[str]:
         """Options of aggdec distill. Outputs that were cut are kept: the verifier will write such ones again."""
         flags = ["--path", str(self.args.path), "--batch-size", "64", *self.cpu]
         flags += [*self.args.distill_flags, "--decoding", "greedy", "--beam", "1", "--keep-cut"]
-        if self.args.spliced:
-            flags += ["--subsets", *subsets]
         if not self.cpu:
             gpus = torch.cuda.device_count()
             flags += ["--bf16"]
@@ -249,7 +235,7 @@ class DrafterTraining:
         )
 
     def seconds_of_distillation(self) -> float:
-        """Estimates seconds for the training set and what is spliced of it, by one process."""
+        """Estimates seconds for the training set, by one process."""
         parser = generation_parser(None)
         parser.set_defaults(gen_subset="train", num_workers=0)
         words = [
@@ -268,7 +254,7 @@ class DrafterTraining:
             session.decode(generator, sample)
         spent = time.perf_counter() - began
         rounds = len(session.order) / min(SAMPLE, len(session.order))
-        return spent * rounds * (2 if self.args.spliced else 1)
+        return spent * rounds
 
     def limits(self) -> list[str]:
         """Lengths and languages among the options of distillation."""

@@ -106,12 +106,8 @@ def test_other_settings_make_a_step_anew(
     run(trained, tmp_path, "--no-estimate", "--distill-flags", "--max-len-b 9 -s src -t tgt")
     assert children.steps == ["distill", "train"]
     assert len(list((tmp_path / "out").glob("*.before-*"))) >= 2
-    run(trained, tmp_path, "--no-estimate", "--spliced")
-    distilled = " ".join(children.ran[0])
-    assert distilled.count("--subsets train train1") == 1 and "spliced/data" in distilled
-    assert children.steps == ["distill", "train"]
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())
-    assert set(settings) == {"distilled", "distilled-spliced", "drafter", "spliced"}
+    assert set(settings) == {"distilled", "drafter"}
 
 
 def test_the_estimate(
@@ -130,8 +126,6 @@ def test_the_estimate(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--spliced", "--distill-flags", "--subsets train"], "leave --subsets and"),
-        (["--spliced", "--distill-flags=--dataset-impl=raw"], "leave --subsets and"),
         (["--path", "nothing.pt"], "nothing.pt does not exist"),
         (["--patience", "0"], "--patience 0"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.distill.distillation import DistillationError
 from fairseq_aggdec.distill.distilled_folder import TEXT, DataFolder
-from fairseq_aggdec.distill.spliced_sources import cuts, splice, word_marks, write_spliced
+from scripts.spliced_sources import cuts, splice, word_marks, write_spliced
 from tests.unit.test_distillation import make_folder
 
 WORDS = {

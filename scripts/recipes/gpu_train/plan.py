@@ -231,7 +231,6 @@ class Plan:
             kind=kind,
             layers=layers,
             block_size=block,
-            spliced=False,
             max_update=LONGEST,
             patience=1,
             average=1,

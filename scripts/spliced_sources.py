@@ -1,13 +1,18 @@
 """Spliced sources: the beginning of one training sentence and the end of another, for a verifier to translate.
 
-A copy of the data folder gets one more part of its training set, ``train1``, that has sources only: as many sentences
+    python -m scripts.spliced_sources data-bin --output data-spliced
+    aggdec train-drafter data-spliced --path model.pt \\
+        --distill-flags "--max-len-a 1.2 --max-len-b 10 --subsets train train1"
+
+The copy of the data folder has one more part of its training set, ``train1``, that has sources only: as many sentences
 as the set has. A drafter that also learns what the verifier writes for these guesses better on text that it was not
-trained on (``aggdec train-drafter --spliced``). Sentences are cut where a word begins: of pieces as of sentencepiece,
-of units as of subword-nmt, otherwise of symbols.
+trained on. Sentences are cut where a word begins: of pieces as of sentencepiece, of units as of subword-nmt, otherwise
+of symbols.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
 import shutil
@@ -17,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
@@ -141,3 +146,29 @@ def write_spliced(data: DataFolder, subset: str, output: Path, seed: int = 1) ->
     )
     write_side(partial, name, data.source, dictionary, progress)
     partial.rename(output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of fairseq-preprocess")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--source-lang", metavar="LANGUAGE", help="default: as the files say")
+    parser.add_argument("--target-lang", metavar="LANGUAGE")
+    parser.add_argument("--seed", type=int, default=1, help="of the pairs that are drawn (1)")
+    args = parser.parse_args()
+    if args.output.exists():
+        parser.error(f"--output {args.output} is there already")
+    there = data_utils.infer_language_pair(str(args.data))
+    source, target = args.source_lang or there[0], args.target_lang or there[1]
+    if not source or not target:
+        parser.error(f"{args.data} does not tell the languages: give --source-lang, --target-lang")
+    try:
+        write_spliced(DataFolder(args.data, source, target), "train", args.output, args.seed)
+    except DistillationError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
