@@ -99,7 +99,7 @@ def _search_gap(generator: Any) -> str | None:
 
 
 def _part(module: Any, kind: str, name: str) -> Any:
-    """What a module has under a name; its own ``__getattr__`` takes ten times as long."""
+    """Gets what a module has under a name; its own ``__getattr__`` takes ten times as long."""
     found = vars(module).get(kind, {}).get(name)
     return getattr(module, name, None) if found is None else found
 

@@ -1,4 +1,4 @@
-"""Whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
+"""Tells whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
 
 What is compared: the modules, their classes, hooks and attributes; which tensors are their parameters, where these are
 in memory and how often PyTorch wrote to them; and a fixed sample of their numbers, for writes that PyTorch does not
@@ -79,7 +79,7 @@ def _names(module: nn.Module, packed: bool) -> list[str]:
 
 
 class Structure:
-    """Which modules there are, of which classes, with which methods, hooks, tensors and attributes.
+    """Modules with their classes, methods, hooks, tensors and attributes.
 
     Args:
         packed: modules of which everything inside was read.
@@ -158,7 +158,7 @@ class Structure:
 
 
 def _grown(table: Any, found: Any) -> bool:
-    """Whether a table (N, C) begins as before."""
+    """Tells whether a table (N, C) begins as before."""
     if not isinstance(found, Tensor) or len(found) < len(table) or found.dtype != table.dtype:
         return False
     return found.device == table.device and torch.equal(found[: len(table)], table)
@@ -241,7 +241,7 @@ class Numbers:
         return torch.cat(list(map(_probe, self.tensors, self.starts))) if self.tensors else None
 
     def are(self, found: Tensor | None) -> bool:
-        """Whether these are what they were."""
+        """Tells whether these are what they were."""
         return found is None or torch.equal(found.cpu(), self.values[0])
 
     def same(self) -> bool:
@@ -281,7 +281,7 @@ class ModelWatch:
         self.numbers = HostNumbers(tensors) if host else Numbers(tensors)
 
     def _now(self) -> list[int]:
-        """Where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
+        """Records where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
         return [
             *map(Tensor.data_ptr, self.tensors),
             *map(Tensor.is_contiguous, self.matrices),
