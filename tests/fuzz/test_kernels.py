@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.unit.test_judging import test_all_judges_say_the_same as judging
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import ACTIVATIONS as COMPILED
