@@ -13,11 +13,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from fairseq_aggdec.kernels.gpu.nvrtc import Module
+from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts.recipes.gpu import run as gpu_run
+from scripts.recipes.gpu.each_kernel import launches
 from scripts.recipes.gpu.plan import Plan, Row, Rows, Stage
 from scripts.recipes.gpu.run import BEGUN, CUT, DONE, PROFILES, ROWS
 from tests.strict.device.cases import CASES
@@ -144,7 +148,7 @@ def test_a_worker_that_dies(tmp_path: Path) -> None:
     gpu_run.close(tmp_path, "windows", -9)
     (found,) = gpu_run.read_rows(tmp_path).values()
     assert found["state"] == "failed: the worker ended (-9): out of memory"
-    assert found["rows"] == [{"a": 1}]
+    assert found["rows"] == [{"a": 1}, gpu_run.NO_KERNELS]  # it was ended, as one that hangs is
 
 
 class Hanging:
@@ -228,6 +232,38 @@ def test_who_ends_the_script_ends_its_worker(tmp_path: Path) -> None:
         time.sleep(0.1)
 
 
+def test_kernels_that_fail_are_switched_off(tmp_path: Path) -> None:
+    """One crashes, one hangs, one errs, one does not compile: the tables say so, and all other stages do without."""
+    faults = {"copy_block": "crash", "slots": "hang", "largest": "wrong", "leaders": "compiler"}
+    given = ["--rehearse", "--stages", "every kernel", "versions", "--profile", "checks"]
+    given += ["--out", str(tmp_path), "--faults", *map("=".join, faults.items())]
+    assert gpu_run.main(given) == 1
+    found = json.loads((tmp_path / "checks.json").read_text())["results"]
+    assert {one["state"] for one in found.values()} == {DONE}
+    rows = found["every kernel"]["rows"]
+    errors = {row["off"].removeprefix("no-"): row["error"] for row in rows if "error" in row}
+    said = {
+        "copy_block": f"the process ended with {-signal.SIGSEGV}",
+        "slots": "it hangs",
+        "largest": "it differs",
+        "leaders": "does not compile",
+        "beam_step": "does not compile",  # it is tried with leaders
+    }
+    assert set(errors) == set(said) and all(said[name] in errors[name] for name in said)
+    assert {row["is"] for row in rows if "error" not in row} == {"right"} and len(rows) > 12
+    (switched,) = (row["is"] for row in found["versions"]["rows"] if row["what"] == VARIABLE)
+    assert set(switched.split(",")) == {f"no-{name}" for name in said}
+    assert "it hangs" in (tmp_path / "checks.md").read_text()
+
+
+def test_rows_name_the_kernels_that_ran() -> None:
+    launch = mock.Mock()
+    with mock.patch.object(Module, "launch", launch), launches() as names:
+        for name in ("look", "judge", "look"):
+            Module.launch(mock.Mock(), name, b"", 1, 32)
+    assert names == {"look", "judge"} and launch.call_count == 3
+
+
 def test_what_is_a_fault() -> None:
     rows: list[Row] = [{"differ": 0, "BUGs": 0}, {"differ": 2}, {"BUGs": 1}, {"error": "x"}]
     assert gpu_run.faults({"rows": [*rows, {"ties": 3}]}) == 3
@@ -247,7 +283,8 @@ def test_what_is_a_fault() -> None:
         (["--wheels", "docs"], "there are no wheels"),
         (["--path", "model.pt"], "--path and --data go together"),
         (["--seconds", "0"], "it must be above 0"),
-        (["--stages", "audits"], "the profile speed has hardware"),
+        (["--faults", "look"], "--faults 'look': KERNEL=FAULT, one of crash"),
+        (["--stages", "audits"], "the profile speed has every kernel"),
     ],
 )
 def test_refusals(

@@ -6,12 +6,17 @@ says that it is CUDA, and what takes a session runs on the CPU.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import json
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +25,13 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.audit import equality, nbest_equality
 from scripts.recipes.gpu import device_counts
 from scripts.recipes.gpu.device_counts import COUNTED, ITERATIONS, START
+from scripts.recipes.gpu.each_kernel import every_kernel
 from scripts.recipes.gpu.plan import PRECISIONS, ROOT, Plan, Row, Rows, Stage, tried, versions
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import KERNEL, TRANSFER
 
+SANITIZED = 100  # seconds of a tool
 STRICT = 16  # slots of a row
 
 
@@ -154,17 +161,47 @@ def tests(plan: Plan) -> Rows:
     import pytest
 
     chosen = ["-k", "half_precision and greedy"] if plan.rehearse else ["--device", "cuda"]
+    files = [f"tests/strict/test_{name}.py" for name in ("gpu_kernels", "few_rows", "methods")]
     with chdir(ROOT), redirect_stdout(io.StringIO()) as printed:
-        code = int(pytest.main(["-q", "-n", "0", *chosen, "tests/strict/test_methods.py"]))
+        code = int(pytest.main(["-q", "-n", "0", *chosen, *files]))
     lines = printed.getvalue().splitlines()
     for line in [line for line in lines if line.startswith("FAILED")] + lines[-1:]:
         yield {"tests": line} | ({"error": code} if code else {})
 
 
+def sanitizers(plan: Plan) -> Rows:
+    """Some random cases of every kernel under compute-sanitizer, where it is installed."""
+    tools = [
+        shutil.which("compute-sanitizer"),
+        *Path("/usr/local").glob("cuda*/bin/compute-sanitizer"),
+    ]
+    tool = next((str(place) for place in tools if place), None)
+    for kind in ("memcheck", "racecheck", "synccheck"):
+        if tool is None or plan.rehearse:
+            yield {
+                "tool": kind,
+                "says": "a rehearsal" if tool else "compute-sanitizer is not installed",
+            }
+            continue
+        yield tried(functools.partial(_sanitized, [tool, "--tool", kind]), tool=kind)
+
+
+def _sanitized(tool: list[str]) -> Row:
+    command = [*tool, "--error-exitcode", "9", sys.executable, "-m"]
+    command += ["scripts.recipes.gpu.each_kernel", "3"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SANITIZED
+    )
+    lines = [line for line in done.stdout.splitlines() if "SUMMARY" in line] or [done.stderr[-200:]]
+    return {"says": lines[-1]} | ({"error": done.returncode} if done.returncode else {})
+
+
 STAGES: dict[str, Stage] = {
+    "every kernel": Stage(every_kernel, 90),
     "versions": Stage(versions, 20),
     "equality": Stage(equal, 120),
     "audits": Stage(audits, 120),
     "counts": Stage(counts, 60),
     "tests": Stage(tests, 200),
+    "sanitizers": Stage(sanitizers, 60),
 }

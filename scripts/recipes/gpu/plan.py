@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.records import machine
 from scripts import random_models
 from tests.strict.device.cases import Case
@@ -41,6 +43,7 @@ class Plan:
         rehearse: everything tiny, without a GPU.
         data, paths: a data folder and checkpoints to be audited beside the shipped model.
         end: when all stages must have ended, by ``time.monotonic``.
+        faults: of a rehearsal, names of kernels and what is wrong with them.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class Plan:
     data: str | None = None
     paths: tuple[str, ...] = ()
     end: float = float("inf")
+    faults: tuple[tuple[str, str], ...] = ()
 
     def few(self, items: Sequence[Any], every: int = 9) -> list[Any]:
         """All of them, in a rehearsal one of so many."""
@@ -122,6 +126,7 @@ def shipped(folder: Path) -> list[str]:
 def versions(plan: Plan) -> Rows:
     """Machine, driver and packages."""
     yield {"what": "machine", "is": machine.sentence(machine.describe())}
+    yield {"what": VARIABLE, "is": os.environ.get(VARIABLE, "not set")}
     yield {"what": "CUDA, cuDNN", "is": f"{torch.version.cuda}, {torch.backends.cudnn.version()}"}
     if torch.cuda.is_available():
         found = torch.cuda.get_device_properties(0)

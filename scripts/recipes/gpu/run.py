@@ -9,6 +9,9 @@ One worker process runs the stages of a profile, the most valuable first. Each m
 left. A stage that fails is reported and the next one goes on; a worker that hangs or dies is replaced. Every row is
 written to FOLDER/rows.jsonl as it comes, so nothing is lost when the machine is. FOLDER/PROFILE.json and .md have all
 rows. Ends with 1 where a stage failed or something differs that must not.
+
+First every kernel runs in a process of its own. What fails there, hangs or errs is switched off in the other stages; so
+is every kernel of ours behind a stage that hung or lost the device. All of that is in the tables.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
+from fairseq_aggdec.kernels.switches import GPU_KERNELS
 from fairseq_aggdec.records.results import cell, check_place, refusals, write_table
 from scripts.recipes.gpu import checks, papers, speed
+from scripts.recipes.gpu.each_kernel import FAULTS, switch_off
 from scripts.recipes.gpu.plan import Plan, Row, Stage
 
 PROFILES: Mapping[str, Mapping[str, Stage]] = {
@@ -47,6 +52,8 @@ ROWS, LOG = "rows.jsonl", "worker.log"
 BEGUN, DONE, CUT = "begun", "done", "ended at its time"
 # Columns of which every number must be 0.
 NOTHING = ("differ", "BUGs")
+# A row of a stage that a kernel has ended: whoever comes after it does without.
+NO_KERNELS = {"kernels": "all", "is": "switched off", "off": "no-gpu"}
 LOST = 3  # how a worker ends whose device does not answer any more
 
 
@@ -60,6 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
     stages = ", ".join(f"{name}: {' '.join(map(repr, of))}" for name, of in PROFILES.items())
     parser.add_argument("--stages", nargs="+", metavar="STAGE", help=f"only these ({stages})")
     parser.add_argument("--rehearse", action="store_true", help="tiny, without a GPU")
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        default=[],
+        metavar="KERNEL=FAULT",
+        help=f"of kernels in a rehearsal ({', '.join(FAULTS)})",
+    )
     parser.add_argument("--data", help="binarised data of the models of --path")
     parser.add_argument("--path", nargs="+", default=[], metavar="FILE", help="models to audit")
     return parser
@@ -83,6 +97,7 @@ def work(profile: str, names: Sequence[str], plan: Plan) -> None:
             if left < 1:
                 note(file, {"stage": name, "state": "not run: no time was left"})
                 continue
+            switch_off(all_rows(plan.out))
             # Weights are of a GPU: in a rehearsal a stage may take all that is left.
             most = left if plan.rehearse else share(left, names[place:], PROFILES[profile])
             until = time.monotonic() + most
@@ -90,6 +105,7 @@ def work(profile: str, names: Sequence[str], plan: Plan) -> None:
             state = run_stage(name, PROFILES[profile][name], plan, until, file)
             note(file, {"stage": name, "state": state, "at": time.monotonic()})
             if "CUDA error" in state:  # nothing can be asked of this process's device any more
+                note(file, {"stage": name, "row": NO_KERNELS})
                 sys.exit(LOST)
 
 
@@ -132,6 +148,12 @@ def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def all_rows(folder: Path) -> Iterator[Row]:
+    """Gives the rows of all stages that are written."""
+    for one in read_rows(folder).values():
+        yield from one["rows"]
+
+
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Within this, SIGTERM ends the program as an error does, so that no worker is left behind."""
@@ -144,7 +166,8 @@ def ended_by_signals() -> Iterator[None]:
 
 def run(args: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
     end = time.monotonic() + args.seconds
-    plan = Plan(folder, args.out, args.rehearse, args.data, tuple(args.path), end)
+    planted = tuple((name, kind) for name, _, kind in (one.partition("=") for one in args.faults))
+    plan = Plan(folder, args.out, args.rehearse, args.data, tuple(args.path), end, planted)
     (args.out / ROWS).unlink(missing_ok=True)
     left = list(args.stages or PROFILES[args.profile])
     while left:
@@ -197,6 +220,8 @@ def close(folder: Path, name: str, code: int | None) -> None:
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     last = " ".join(text.strip().splitlines()[-1:])
     with (folder / ROWS).open("a", encoding="utf-8") as file:
+        if code == -signal.SIGKILL and name != "rivals":  # it hung, as only the GPU does
+            note(file, {"stage": name, "row": NO_KERNELS})
         note(file, {"stage": name, "state": f"failed: the worker ended ({code}): {last}"[:400]})
 
 
@@ -250,6 +275,11 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in args.stages or ():
         if name not in known:
             parser.error(f"--stages '{name}': the profile {args.profile} has {', '.join(known)}")
+    for fault in args.faults:
+        name, _, kind = fault.partition("=")
+        if not args.rehearse or name not in GPU_KERNELS or kind not in FAULTS:
+            wanted = f"KERNEL=FAULT, one of {', '.join(FAULTS)}, with --rehearse"
+            parser.error(f"--faults '{fault}': {wanted}")
     if bool(args.path) != bool(args.data):
         raise SystemExit("error: --path and --data go together")
     if not args.seconds > 0:

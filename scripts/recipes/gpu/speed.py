@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import multiprocessing
+import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -24,8 +25,11 @@ from fairseq_aggdec.bench import memory, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import System, synchronise
 from fairseq_aggdec.engine.graphs.conditions import set_tf32, tf32_allowed
+from fairseq_aggdec.kernels.gpu.operators import PROBES
+from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts import random_models
 from scripts.recipes.gad import replay
+from scripts.recipes.gpu.each_kernel import every_kernel, launches
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
 from scripts.recipes.gpu.step_cost import step_cost
@@ -149,13 +153,14 @@ def timed(
     plan: Plan, running: Sequence[System], batches: Sequence[dict[str, Any]], **names: Any
 ) -> Iterator[Row]:
     """Rows of systems in turn on some batches; one that fails is left out with the reason."""
-    ready = []
+    ready, launched = [], {}
     for system in running:
         try:
             # Stock captures nothing, and takes longest.
-            for _ in range(1 if plan.rehearse or system.stock else WARM):
-                for sample in batches:
-                    system.decode(sample)
+            with launches() as launched[system.name]:
+                for _ in range(1 if plan.rehearse or system.stock else WARM):
+                    for sample in batches:
+                        system.decode(sample)
             ready.append(system)
         except Exception as error:
             yield names | {
@@ -177,6 +182,7 @@ def timed(
             "tokens / iteration": one.mean_accepted,
             "other than first": timing.different(first, one),
             "captures": one.captured,
+            "kernels": ", ".join(sorted(launched[one.name])),
         }
 
 
@@ -380,10 +386,31 @@ def peaks(plan: Plan) -> Rows:
             )
 
 
+def without(plan: Plan) -> Rows:
+    """Base size, fp16, batch 1: all kernels, none, and all but those that work with one of them."""
+    words = ["", "no-gpu", *(f"no-{names[0]}" for names in PROBES.values())]
+    before, base = (
+        os.environ.get(VARIABLE, ""),
+        Base(plan, FLAGS["fp32" if plan.rehearse else "fp16"]),
+    )
+    batches = base.drafter[0].batches(1, plan.sentences(1))
+    try:
+        for word in plan.few(words, 1 if not plan.rehearse else 6):
+            os.environ[VARIABLE] = ",".join(filter(None, (before, word)))
+            running = [
+                built(name, *base.of(name)) for name in plan.few(["greedy", "gad", "search5"])
+            ]
+            yield from timed(plan, running, batches, without=word)
+    finally:
+        os.environ[VARIABLE] = before
+
+
 STAGES: dict[str, Stage] = {
+    "every kernel": Stage(every_kernel, 90),
     "hardware": Stage(hardware, 15),
     "base size, fp16": Stage(base_half, 150),
     "rivals": Stage(rivals, 100),
+    "without": Stage(without, 60),
     "shipped model": Stage(shipped_times, 60),
     "precisions": Stage(precisions, 90),
     "kernels": Stage(histogram, 25),

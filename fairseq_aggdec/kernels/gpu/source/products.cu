@@ -51,7 +51,7 @@ struct Product {
 };
 
 // Memory that the threads of a block share.
-struct Common {
+struct alignas(16) Common {  // read and written 16 bytes at once
     float own[PRODUCT_WARPS][OWN];
     float sums[2][PRODUCT_WARPS][TILE_ROWS];
 };
