@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import multiprocessing
 import os
 import re
 import time
@@ -29,6 +28,7 @@ from fairseq_aggdec.kernels.gpu.operators import PROBES
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts import random_models
 from scripts.recipes.gad import replay
+from scripts.recipes.gpu.cold_start import cold_start
 from scripts.recipes.gpu.each_kernel import every_kernel, launches
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
@@ -336,39 +336,6 @@ def windows(plan: Plan) -> Rows:
                 **{f"{w} wide, ms": 1e3 * s for w, s in cost.seconds.items()},
                 "beyond, tokens": cost.intercept_in_tokens,
             }
-
-
-def cold_start(plan: Plan) -> Rows:
-    """A new process until its first sentences are written, the shipped model with IAD."""
-    context = multiprocessing.get_context("spawn")
-    there, here = context.Pipe()
-    process = context.Process(target=first_sentences, args=(plan, time.time(), here))
-    process.start()
-    here.close()
-    while there.poll(120):
-        try:
-            yield there.recv()
-        except EOFError:
-            break
-    process.join()
-    if process.exitcode:
-        yield {"until": "the end", "error": f"the process ended with {process.exitcode}"}
-
-
-def first_sentences(plan: Plan, began: float, pipe: Any) -> None:
-    """In a process of its own: says how long after ``began`` it stands where."""
-
-    def say(what: str) -> None:
-        pipe.send({"until": what, "seconds": time.time() - began})
-
-    say("packages are imported")
-    session = plan.session(shipped(plan.folder), *PRECISIONS["fp32" if plan.rehearse else "fp16"])
-    say("the model is loaded")
-    system = systems.build("iad", session)
-    for number, sample in enumerate(session.batches(1, 4), 1):
-        system.decode(sample)
-        synchronise()
-        say(f"sentence {number} is written")
 
 
 def peaks(plan: Plan) -> Rows:
