@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,14 +20,15 @@ from tests.fuzz import budget
 MODEL = ROOT / "checkpoints" / "ua_gec"
 CLIENTS = 8
 SLOWEST = 2.0  # seconds of an ordinary request
+MEMORY = 128  # MiB that may be kept
 # Seconds after which the service refuses what it has not answered: the expensive request lasts as long as the test.
 TIMEOUT = max(4 * SLOWEST, budget.seconds())
 LINES = (MODEL / "sample.src").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    """A process that serves the shipped model."""
+def service() -> Iterator[tuple[str, int]]:
+    """Address and number of a process that serves the shipped model."""
     command = [sys.executable, "-m", "fairseq_aggdec.cli.main", "serve"]
     command += [str(MODEL / "checkpoint.pt"), str(MODEL), "--port", "0", "--device", "cpu"]
     command += ["--timeout", str(TIMEOUT)]
@@ -38,10 +40,16 @@ def address() -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
+        yield process.stdout.readline().split()[-1], process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT + 10) in (0, -signal.SIGTERM)
+
+
+def resident(process: int) -> int:
+    """Bytes of memory of a process."""
+    pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def largest(address: str) -> int:
@@ -64,13 +72,19 @@ def ordinary(address: str, first: int, until: float) -> list[tuple[int, float]]:
     return found
 
 
-def test_ordinary_clients_beside_the_largest_request(address: str) -> None:
+def test_ordinary_clients_beside_the_largest_request(service: tuple[str, int]) -> None:
+    address, process = service
+    assert all(status == 200 for status, _ in ordinary(address, 0, time.monotonic() + 1))
+    before = resident(process)
     until = time.monotonic() + budget.seconds()
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
         heavy = pool.submit(largest, address)
         asked = [pool.submit(ordinary, address, first, until) for first in range(CLIENTS)]
         found = [one for client in asked for one in client.result()]
         assert heavy.result() in (200, 504)  # it may not be done in its time
-    print(f"{len(found)} requests, the slowest {max(taken for _, taken in found):.2f} s")
+    grown = (resident(process) - before) / 2**20
+    slowest = max(taken for _, taken in found)
+    print(f"{len(found)} requests, the slowest {slowest:.2f} s; {grown:.0f} MiB more than before")
     assert {status for status, _ in found} == {200}
-    assert max(taken for _, taken in found) < SLOWEST
+    assert slowest < SLOWEST
+    assert grown < MEMORY

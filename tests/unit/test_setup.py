@@ -221,3 +221,22 @@ def test_every_file_of_tests_has_one_level() -> None:
                 ]
     assert sorted(run) == sorted((SETUP.parents[1] / "tests").rglob("test_*.py"))
     assert "test.sh all" in (SETUP.parents[1] / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_extras_and_files_that_are_named_are_there() -> None:
+    """In pages, scripts and the Dockerfile: pip passes over an extra that there is not."""
+    root = SETUP.parents[1]
+    files = [root / "Dockerfile", SETUP, *root.glob("*.md"), *(root / "docs").glob("*.md")]
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in files if "CHANGE" not in path.name
+    )
+    named = {one for part in re.findall(r"['\"]\.\[([\w,]+)\]", text) for one in part.split(",")}
+    setup = (root / "setup.py").read_text(encoding="utf-8")
+    extras = {*re.findall(r'^    "(\w+)": \[', setup, re.MULTILINE), "test", "dev"}
+    assert {"serve", "report"} <= named <= extras, named - extras
+    docker = (root / "Dockerfile").read_text(encoding="utf-8")
+    copied = [
+        name for line in re.findall(r"^COPY (.*) \S+$", docker, re.M) for name in line.split()
+    ]
+    assert len(copied) == 6 and all((root / name).exists() for name in copied)
+    assert set(re.findall(r"torch==(\S+)\+cpu", docker)) == {VERSION}
