@@ -18,7 +18,7 @@ from pathlib import Path
 from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.distill.drafter_training import KINDS, DrafterTraining, run_module
-from fairseq_aggdec.records.results import check_counts, refusals
+from fairseq_aggdec.records.results import check_counts, check_place, refusals
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,6 +54,8 @@ def check(args: argparse.Namespace) -> None:
         raise SystemExit(f"error: the folder {args.data} does not exist")
     if not args.path.is_file():
         raise SystemExit(f"error: --path: the checkpoint {args.path} does not exist")
+    if args.output is not None:
+        check_place("--output", args.output / "settings.json")
 
 
 @refusals()

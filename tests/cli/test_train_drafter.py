@@ -128,6 +128,7 @@ def test_the_estimate(
     [
         (["--path", "nothing.pt"], "nothing.pt does not exist"),
         (["--patience", "0"], "--patience 0"),
+        (["--output", "/dev/null"], "cannot be written: Not a directory"),
     ],
 )
 def test_refusals(trained: Trained, tmp_path: Path, more: list[str], says: str) -> None:
