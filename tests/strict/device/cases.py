@@ -7,6 +7,8 @@ device. A new method is a new line of ``CASES``.
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import aggdec_images  # noqa: F401  (registers the architectures)
 import torch
 from torch import Tensor
 
@@ -28,6 +29,10 @@ from tests.random_models import (
     random_sources,
     random_tables,
 )
+
+# Registers its architectures. Outside of pytest, as in scripts and the processes that they start, it is on no path.
+sys.path.append(str(Path(__file__).parents[3] / "scripts" / "recipes" / "images"))
+importlib.import_module("aggdec_images")
 
 Hypotheses = list[list[dict[str, Any]]]
 Options = dict[str, Any]
