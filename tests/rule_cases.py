@@ -317,7 +317,6 @@ CASES = [
         "ending + another",
     ),
 ]
-CASES_BY_NAME = {case.name: case for case in CASES}
 ROWS = [(case, beam) for case in CASES for beam in case.beams]
 
 

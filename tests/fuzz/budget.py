@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 
 SECONDS = 20.0
-VARIABLES = "FUZZ_SECONDS", "FUZZ_SEED", "FUZZ_CASES"
 
 
 def first_seed() -> int:

@@ -15,7 +15,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from fairseq.data import Dictionary
 from fairseq_cli import generate, interactive, train, validate
 
 from fairseq_aggdec.cli import fairseq_commands, main, upgrade_checkpoint
@@ -279,7 +278,3 @@ def file_of(name: str, content: bytes | str) -> Callable[[Bench, Path], None]:
         (tmp / name).write_bytes(data)
 
     return make
-
-
-def larger_dictionary() -> Dictionary:
-    return make_dictionary([f"w{i}" for i in range(50)])

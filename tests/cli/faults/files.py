@@ -62,10 +62,6 @@ def opcodes(text: str) -> bytes:
     return text.encode() + b"."
 
 
-class OldClass:
-    pass
-
-
 HOSTILE: dict[str, Callable[[Path], bytes | Any]] = {
     "os.system": lambda tmp: with_state(Calls(__import__("os").system, shell(tmp))),
     "eval": lambda tmp: with_state(Calls(eval, python(tmp))),
