@@ -27,7 +27,6 @@ from fairseq_aggdec.checkpoints import (
 )
 from fairseq_aggdec.models.options import as_namespace, keep_options
 from fairseq_aggdec.one_copy import adopt
-from fairseq_aggdec.packed.folder import load_stored
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.stored_options import check_options
 
@@ -96,6 +95,8 @@ class Hooks(FairseqTask):
         if from_checkpoint:
             self.models_built += 1
             if not adopt(model):
+                from fairseq_aggdec.packed.folder import load_stored
+
                 load_stored(path, model)
             check_when_loaded(model, self, getattr(self.settings, "data", None), path)
         return model
