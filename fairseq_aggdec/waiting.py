@@ -1,4 +1,4 @@
-"""How many threads a command has, and how they wait for each other. Must be said before PyTorch is loaded."""
+"""Threads of a command: their number, and how they wait for each other. Must be said before PyTorch is loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def set_up_threads() -> None:
 
 
 def processors() -> int:
-    """How many processors this process may use: of those that it may run on, as many as its container's quota."""
+    """Number of processors that this process may use: of those that it may run on, as many as its container's quota."""
     here = len(os.sched_getaffinity(0))
     return min([here, *(max(1, int(quota)) for quota in _quotas())])
 

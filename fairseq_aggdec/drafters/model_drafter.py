@@ -59,7 +59,7 @@ class ModelDrafter(DeviceDrafter):
         self.chain = self.proposer = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: it packs the weights of its own model."""
+        """State that a copy takes over: it packs the weights of its own model."""
         kept = object.__new__(type(self))
         kept.__dict__.update(self.__dict__)
         kept.release()

@@ -85,7 +85,7 @@ class CachedGenerator(SequenceGenerator):
         self.announced: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: not the state of batches on a device, which belongs to this verifier."""
+        """State that a copy takes over: not the state of batches on a device, which belongs to this verifier."""
         return {name: None if name == "device_loop" else own for name, own in vars(self).items()}
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
