@@ -161,7 +161,7 @@ _options = functools.lru_cache(typed=True)(Options)
 
 
 def learned_positions(models: Sequence[Any]) -> int | None:
-    """Number of positions of an output that all models have learned; None: they have learned none, and there is no last."""
+    """Number of positions of an output that all models have learned; None: none, and there is no last."""
     tables = (getattr(model.decoder, "embed_positions", None) for model in models)
     return min(
         (one.max_positions for one in tables if isinstance(one, LearnedPositionalEmbedding)),
