@@ -370,17 +370,6 @@ int64_t aggdec_same(const uint32_t* const* places, const uint32_t* numbers, int6
                       [](uint32_t number, const uint32_t* place) { return number == *place; });
 }
 
-// Whether one of `count` numbers of 8 bytes, each in its place, is another than before; takes up what they are.
-int64_t aggdec_written(const uint64_t* const* places, uint64_t* before, int64_t count) {
-    uint64_t changed = 0;
-    for (int64_t n = 0; n < count; ++n) {
-        const uint64_t number = *places[n];
-        changed |= number ^ before[n];
-        before[n] = number;
-    }
-    return changed != 0;
-}
-
 // A sum over `count` words in which no two places count alike: a word that changes always shows.
 int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
     uint64_t sum = 0;
