@@ -118,7 +118,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         else:
             with self.counters.clock("draft"):
                 self._run_alone(search, drafts, None if follower is None else follower.follow)
-        library.finish(search, follower, state, self.counters)
+        library.finish(search, follower, state, self.counters, whole=drafts is not None)
 
     def _run_alone(
         self, search: WholeSearch, drafts: CompiledSlots, watch: Callable[[], None] | None

@@ -26,10 +26,6 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 1}
 
 # What waits more often than once per iteration, once before it and once behind the last, and why.
 MORE: dict[str, dict[str, int]] = {
-    # fairseq's own decoder asks whether its input is padded
-    # what candidates are worth, from which trees are grown
-    "gad, trees": {START: 3, ITERATIONS: 2},
-    "gad, trees, next, chain, causal": {START: 3, ITERATIONS: 2},
     # drafts that live on the device are needed on the host to look for repetitions
     "no repeated n-grams, gad": {START: 3, ITERATIONS: 2},
     # forced tokens are read, before anything is launched

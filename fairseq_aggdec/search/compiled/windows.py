@@ -29,7 +29,7 @@ class WindowReader:
         model: has ``read`` and ``keep``, as a verifier.
         device: of the model.
         accept: which drafted tokens are accepted.
-        counters: get the seconds of each part.
+        counters: get the seconds of each part, and the calls of the model.
         channels: of the features of the first model, if the search drafts from them; else 0.
         part: what the model's time counts as.
     """
@@ -78,6 +78,7 @@ class WindowReader:
             if watch is not None:
                 watch()
             self._keep(search)
+            self.counters.calls += 1
             now = self.counters.ended("other", now)
 
     def _window(self, asked: Any) -> Window:

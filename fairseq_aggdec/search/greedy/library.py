@@ -139,7 +139,7 @@ def decode(
         asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
         reader.run(search, None if follower is None else follower.follow, asked)
     drafted_any = outside or drafts is not None or bool(copies and copies.texts)
-    verdict, drafting = finish(search, follower, state, counters, drafted_any)
+    verdict, drafting = finish(search, follower, state, counters, drafted_any, whole)
     if whole:
         clock.ended(drafting)
     if drafts is not None:
@@ -154,8 +154,9 @@ def finish(
     state: DecodeState,
     counters: Counters,
     drafted_any: bool = True,
+    whole: bool = True,
 ) -> tuple[BatchVerdict | None, float]:
-    """Takes over what a search has found that has come to its end.
+    """Takes over what a search has found that has come to its end; ``whole``: its calls are not counted yet.
 
     Returns:
         what became of drafts, None where there were none; seconds that the library spent on them.
@@ -164,6 +165,8 @@ def finish(
     if follower is not None:
         follower.follow()
         state.scores = outputs.scores()
+    if not whole:
+        counters.calls -= outputs.found.calls
     return hand_over(outputs, state, counters, drafted_any), outputs.found.drafting
 
 
