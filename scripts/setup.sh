@@ -113,6 +113,23 @@ choose_libraries() {
     echo "plain $best"
 }
 
+# Writes what pip says into the log and tells the parts that take long, with the time since the start.
+progress() {
+    local line part said=
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        case "$line" in
+            "Collecting torch=="*) part="PyTorch (some 200 MB without CUDA)" ;;
+            *"Building wheel for fairseq-fixed"*started) part="compiling fairseq (about two minutes)" ;;
+            "Installing collected packages"*) part="installing packages" ;;
+            *"Building editable for fairseq_aggdec"*started) part="compiling the kernels" ;;
+            *) continue ;;
+        esac
+        [ "$part" = "$said" ] || say "$SECONDS s: $part"
+        said=$part
+    done >"$LOG"
+}
+
 # The isolated build of fairseq-fixed would fetch a PyTorch of its own, the newest and with CUDA,
 # unless it is pinned there too: by PIP_CONSTRAINT for older versions of pip, by
 # PIP_BUILD_CONSTRAINT for newer ones. Its parts that text tasks need are compiled with -O3 by its own
@@ -122,7 +139,7 @@ install() {
     env -u CUDA_HOME CFLAGS="${CFLAGS:--O1 -g0}" AGGDEC_LIBRARIES="${AGGDEC_LIBRARIES:-$(choose_libraries)}" \
         PIP_CONSTRAINT="$CONSTRAINTS" PIP_BUILD_CONSTRAINT="$CONSTRAINTS" \
         PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-        "$PYTHON" -m pip install ${index[@]+"${index[@]}"} "$torch" -e ".[$EXTRAS]" >"$LOG" 2>&1 &&
+        "$PYTHON" -m pip install ${index[@]+"${index[@]}"} "$torch" -e ".[$EXTRAS]" 2>&1 | progress &&
         "$PYTHON" -c 'from fairseq_aggdec.compat import check_fairseq as c; c()' >>"$LOG" 2>&1
 }
 

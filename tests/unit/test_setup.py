@@ -56,6 +56,26 @@ def test_kernels_of_a_checkout(machine: str, line: str, libraries: str, tmp_path
     assert done.stdout.rstrip("\n") == libraries, done.stderr
 
 
+def test_long_parts_are_told(tmp_path: Path) -> None:
+    lines = (
+        "Collecting torch==2.13.0+cpu\n  Downloading torch.whl\nCollecting torch==2.13.0+cpu (from x)\n"
+        "  Building wheel for fairseq-fixed (pyproject.toml): started\n"
+        "  Building wheel for fairseq-fixed (pyproject.toml): still running...\n"
+        "  Building editable for fairseq_aggdec (pyproject.toml): started\n"
+        "Installing collected packages: torch\n"
+    )
+    log = tmp_path / "log"
+    done = subprocess.run(
+        ["bash", "-c", f"{FUNCTIONS}\nLOG={log}\nprogress"],
+        input=lines,
+        capture_output=True,
+        text=True,
+    )
+    told = [line.partition(" s: ")[2].partition(" (")[0] for line in done.stderr.splitlines()]
+    assert told == ["PyTorch", "compiling fairseq", "compiling the kernels", "installing packages"]
+    assert log.read_text() == lines
+
+
 @pytest.mark.parametrize(
     ("configured", "theirs", "torch", "index"),
     [
