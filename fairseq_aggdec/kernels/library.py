@@ -204,6 +204,7 @@ def _declare(library: Any) -> None:
         if name in ALLOCATING:
             function.restype, function.errcheck = _int, checked
     library.aggdec_same.argtypes, library.aggdec_same.restype = (_pointer, _pointer, _int), _int
+    library.aggdec_checksum.argtypes, library.aggdec_checksum.restype = (_pointer, _int), _int
 
 
 @functools.cache
