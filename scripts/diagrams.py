@@ -117,8 +117,8 @@ def bracketed(words: str, wanted: bool) -> str:
 def drafting() -> str:
     """Calls of the decoder for ``SENTENCE``, decoded now by the shipped model with drafts from the source."""
     import fairseq_aggdec
-    from fairseq_aggdec.report.trace import ACCEPTED, DISCARDED, OWN
-    from fairseq_aggdec.serve.page import recorded
+    from fairseq_aggdec.bench.recording import recording
+    from fairseq_aggdec.report.trace import ACCEPTED, DISCARDED, OWN, trace
 
     model = fairseq_aggdec.from_pretrained(
         SHIPPED / "checkpoint.pt",
@@ -130,7 +130,10 @@ def drafting() -> str:
         target_lang="tgt",
         device="cpu",
     )
-    _, (shown,) = recorded(model, model.tokens(SENTENCE))
+    words = model.task.source_dictionary, model.task.target_dictionary
+    with recording(model.generator, words[0].pad()) as recorder:
+        model.decode_tokens([model.tokens(SENTENCE)], [0], 1)
+    (shown,) = [trace(one, *words) for one in recorder.records if one.iterations]
     kinds = {ACCEPTED: "good", OWN: "own bold", DISCARDED: "muted out"}
     parts = [text(16, 28, "input", "muted"), text(84, 28, shown.source, "ink code")]
     parts.append(text(84, 48, MEANING, "muted small"))

@@ -31,7 +31,7 @@ LOSSLESS, OPTIONS, BEAM, BOARD = (
 TREES, CACHED, GAD = (
     f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder", "gad")
 )
-RULES, TABLES = (f"tests/unit/test_{name}.py" for name in ("rules", "beam_tables"))
+RULES, TABLES = "tests/equality/test_rule_cases.py", "tests/unit/test_beam_tables.py"
 ACCEPTANCE = "tests/unit/test_acceptance.py"
 
 
@@ -124,13 +124,13 @@ MUTANTS = [
         *("outputs may end one token early", "search/rules.py"),
         "(at < floor)",
         "(at < floor - 1)",
-        (RULES, OPTIONS),
+        (RULES,),
     ),
     Mutant(
         *("the penalty of <unk> is a reward", "search/rules.py"),
         "logits.select(-1, self.unk).sub_(",
         "logits.select(-1, self.unk).add_(",
-        (RULES, OPTIONS),
+        (RULES,),
     ),
     Mutant(
         *("a bias that a norm carries is read as if it were not there", "engine/linear.py"),

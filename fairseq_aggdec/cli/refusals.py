@@ -20,6 +20,10 @@ from fairseq_aggdec.after_fairseq import printable, quieten_hydra
 from fairseq_aggdec.jobs.ranks import local_rank
 
 REFUSED = 2
+OURS = (
+    "fairseq_aggdec.",
+    "aggdec_images.",
+)  # the package, and the user directory of its image recipe
 DEBUG = "--debug"
 OF_FAIRSEQ = (
     "fairseq.",
@@ -139,7 +143,7 @@ def refusal(error: Exception) -> str | None:
         return "--arch is missing: it names the kind of model (--help shows the options)"
     if module == "ast":  # of all options only that one is read as Python by fairseq's commands
         return "--model-overrides: give a Python dictionary, such as {'max_source_positions': 512}"
-    ours = module.startswith("fairseq_aggdec.")
+    ours = module.startswith(OURS)
     if isinstance(error, ValueError | MemoryError) and ours and text:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)

@@ -9,7 +9,8 @@ import torch
 
 from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.search.beam.board import FusedBoard
-from tests.unit.test_beam_board import Twins, check_a_search, check_sight, compare_candidates
+from tests.emulated.beam_searches import Twins, check_a_search, check_sight
+from tests.unit.test_beam_board import compare_candidates
 from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.drafters.proposer import _as_given
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods import gad as gad_method
 from tests.equality.test_blockwise import chained, headed
@@ -58,7 +57,6 @@ def _default_dtype() -> Iterator[None]:
     yield
     torch.set_default_dtype(torch.float32)
     kernels.cache_clear()
-    _as_given.cache_clear()
 
 
 def decode(name: str, folder: str, models: list[Any]) -> list[list[dict[str, Any]]]:
@@ -106,7 +104,6 @@ def test_default_dtype(
     expected = decode(name, lattice_folder, models)
     assert expected[0][0]["positional_scores"].dtype is torch.float32
     kernels.cache_clear()
-    _as_given.cache_clear()
     torch.set_default_dtype(dtype)
     library = kernels()
     found = decode(name, lattice_folder, models)

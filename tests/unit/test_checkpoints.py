@@ -327,7 +327,6 @@ class DerivedStart(TranslationAggdecTask):
         ("speech_to_text", "refused"),
         ("denoising", "refused"),
         ("language_modeling", "refused"),
-        ("super_resolution", "refused"),
     ],
 )
 def test_a_checkpoint_of_another_task(
