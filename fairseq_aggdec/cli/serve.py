@@ -15,6 +15,7 @@ import ast
 import functools
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -38,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 def build_parser() -> argparse.ArgumentParser:
     add = (parser := tool_parser("serve", __doc__)).add_argument
+    parser.epilog = "@FILE stands for the arguments in a file; what follows # is a comment."
+    parser.fromfile_prefix_chars = "@"
+    words = functools.partial(shlex.split, comments=True)
+    setattr(parser, "convert_arg_line_to_args", words)  # noqa: B010  (mypy forbids to assign to a method)
     count, wait = number(1), number(0, kind=float)
     add(
         "model",

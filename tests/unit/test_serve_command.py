@@ -46,6 +46,15 @@ def test_a_model_of_pieces_is_not_served_without_a_word(
     assert [option in line for line in caplog.messages] == [True] * bool(option)
 
 
+def test_arguments_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "my.args").write_text(
+        "model.pt data-bin\n\n--beam 4  # fewer\n--option 'spm=my model'\n"
+    )
+    args = serve.build_parser().parse_args([f"@{tmp_path}/my.args", "--port", "0"])
+    assert (args.model, args.data, args.beam, args.port) == ("model.pt", "data-bin", 4, 0)
+    assert args.option == ["spm=my model"]
+
+
 def test_options_of_the_command() -> None:
     given = ["max_len_b=200", "spm=a=b.model", "int8=True"]
     assert serve.options(given) == {"max_len_b": 200, "spm": "a=b.model", "int8": True}
