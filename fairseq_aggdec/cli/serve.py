@@ -39,10 +39,7 @@ logger = logging.getLogger(__name__)
 
 def build_parser() -> argparse.ArgumentParser:
     add = (parser := tool_parser("serve", __doc__)).add_argument
-    parser.epilog = "@FILE stands for the arguments in a file; what follows # is a comment."
-    parser.fromfile_prefix_chars = "@"
-    words = functools.partial(shlex.split, comments=True)
-    setattr(parser, "convert_arg_line_to_args", words)  # noqa: B010  (mypy forbids to assign to a method)
+    take_files(parser)
     count, wait = number(1), number(0, kind=float)
     add(
         "model",
@@ -142,6 +139,14 @@ def read_keys(path: Path | None) -> list[str]:
     if not keys:
         raise SystemExit(f"error: --api-key-file {path} has no keys: write one a line")
     return keys
+
+
+def take_files(parser: argparse.ArgumentParser) -> None:
+    """Lets ``@FILE`` stand for the arguments in a file."""
+    parser.epilog = "@FILE stands for the arguments in a file; what follows # is a comment."
+    parser.fromfile_prefix_chars = "@"
+    words = functools.partial(shlex.split, comments=True)
+    setattr(parser, "convert_arg_line_to_args", words)  # noqa: B010  (mypy forbids to assign to a method)
 
 
 def main(given: Sequence[str] | None = None) -> None:
