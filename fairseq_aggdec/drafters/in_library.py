@@ -87,7 +87,7 @@ class CompiledDraft:
         self.make_room(_model(search).wanted)
 
     def make_room(self, end: int) -> None:
-        """Makes room for windows of up to so many places."""
+        """Makes room for windows of up to the given number of places."""
 
     def ended(self, search: WholeSearch) -> None:
         """Takes up what was learned from the batch."""

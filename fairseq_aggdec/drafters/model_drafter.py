@@ -94,7 +94,7 @@ class ModelDrafter(DeviceDrafter):
             self.proposer = proposer(decoder, vocabulary, self.chain)
 
     def planned(self, rows: int) -> int:
-        """Tokens of a path that is drafted for each of so many rows, where no tree is."""
+        """Number of tokens on the path of each of ``rows`` rows, where no tree is drafted."""
         size = self.draft_length.plan(rows)
         return size if self.trees is None else min(size, self.trees.budget.most)
 

@@ -201,7 +201,7 @@ class Progress:
         logger.info("%s", self.line(len(self.job.left()), now - self.began))
 
     def line(self, left: int, seconds: float) -> str:
-        """Says what there is to tell when so many shards are left after so many seconds."""
+        """Progress of the job as text. ``left``: shards; ``seconds``: since the worker began."""
         job, made = self.job, self.left - left
         speed = made * job.header["sentences"] / job.shards / seconds
         return (

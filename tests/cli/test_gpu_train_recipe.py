@@ -128,7 +128,7 @@ def test_large_models_come_back_in_parts(
     fake_base(plan)
     plan.folder("small").mkdir()
     torch.save({"model": {"weight": torch.ones(9)}}, plan.checkpoint("small"))
-    monkeypatch.setattr(train, "load_checkpoint", lambda path: torch.load(path, weights_only=False))
+    monkeypatch.setattr(train, "load_checkpoint", lambda path: torch.load(path, weights_only=True))
     wholes = {file.name.partition("-")[0]: file for file in train.halves(plan)}
     size = wholes["base"].stat().st_size
     assert wholes["small"].stat().st_size < size // 3

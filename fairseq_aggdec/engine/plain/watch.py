@@ -212,7 +212,7 @@ class HostNumbers:
         return self.rest.same()
 
 
-# Of the numbers of a type so many bytes wide, as which NaN is like itself.
+# The integer type of each width in bytes, as which numbers are compared: NaN equals itself there.
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
