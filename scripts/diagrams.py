@@ -1,9 +1,9 @@
-"""The pictures of README and the pages: docs/assets/*.svg.
+"""Draws what docs/assets shows of decodings and results: ``drafting.svg`` and ``speed.svg``.
 
 python -m scripts.diagrams [NAME ...]
 
-``drafting`` is a real decoding of the shipped model, ``speed`` is drawn from the result files of ``aggdec bench``. The
-others explain a method with made-up sentences. Text stays text, and colours follow the reader's light or dark mode.
+``drafting`` is a real decoding of the shipped model, ``speed`` is drawn from the result files of ``aggdec bench``. Text
+stays text, and colours follow the reader's light or dark mode. The other pictures of docs/assets are drawn by hand.
 """
 
 from __future__ import annotations
@@ -103,12 +103,6 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>'
 
 
-def box(x: float, y: float, words: str, kind: str, width: float = 84, text_kind: str = "") -> str:
-    """A word in a rounded frame; (x, y) is its upper left corner."""
-    frame = f'<rect class="line-{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="26" rx="5"/>'
-    return frame + text(x + width / 2, y + 18, words, text_kind or kind, "middle")
-
-
 def bracketed(words: str, wanted: bool) -> str:
     """`` word`` -> `` [word]``: seen without colours too."""
     return f" [{words.strip()}]" if wanted else words
@@ -157,119 +151,6 @@ def drafting() -> str:
     title = f"A corrector of Ukrainian copies its input as a draft: {counted}"
     parts.append(text(84, y + 54, counted, "ink bold"))
     return svg("drafting", title, 760, y + 70, parts)
-
-
-def beam_tree() -> str:
-    """Beam search, beam 2, as a tree of prefixes."""
-    # word, x, y, parent, class
-    nodes = (
-        ("<s>", 16, 86, None, "ink"),
-        ("A", 136, 46, 0, "good"),
-        ("The", 136, 126, 0, "good"),
-        ("dog", 256, 46, 1, "good"),
-        ("man", 256, 86, 1, "muted"),
-        ("dog", 256, 126, 2, "good"),
-        ("runs", 376, 26, 3, "good"),
-        ("ran", 376, 66, 3, "muted"),
-        ("runs", 376, 126, 5, "own"),
-        (".", 496, 26, 6, "good"),
-        (".", 496, 126, 8, "own"),
-    )
-    parts = []
-    for _, x, y, parent, kind in nodes:
-        if parent is not None:
-            _, px, py, *_ = nodes[parent]
-            parts.append(line(px + 84, py + 13, x, y + 13, f"line-{kind}"))
-    parts += [box(x, y, word, kind) for word, x, y, _, kind in nodes]
-    legend = (
-        ("good", "evaluated because the search asked for it"),
-        ("own", "evaluated ahead in the same call: below “A dog” the words “runs .” followed"),
-        ("muted", "not evaluated: two better prefixes exist (beam 2)"),
-    )
-    for number, (kind, words) in enumerate(legend):
-        parts.append(text(16, 190 + 22 * number, words, f"{kind} small"))
-    return svg("beam-tree", "Beam search as a tree of prefixes", 640, 252, parts)
-
-
-def heads() -> str:
-    """A call of a model with block heads: it checks the last block and proposes the next one."""
-    rows = (
-        ("call 1", ("A", "dog", "runs", "in"), 3, "the model writes “A”, heads propose"),
-        ("call 2", ("across", "the", "snow", "."), 4, "“in” is rejected: “across”"),
-        ("call 3", ("</s>",), 1, "the whole block is accepted"),
-    )
-    parts = [
-        text(140 + 100 * place, 28, f"head {place + 1}", "muted small", "middle")
-        for place in range(4)
-    ]
-    for number, (name, words, stand, remark) in enumerate(rows):
-        y = 42 + 44 * number
-        parts.append(text(16, y + 18, name, "muted"))
-        for place, word in enumerate(words):
-            kind = "own" if place == 0 else "good" if place < stand else "muted"
-            parts.append(
-                box(98 + 100 * place, y, word, kind, 84, "muted out" if kind == "muted" else kind)
-            )
-        parts.append(text(510, y + 18, remark, "muted small"))
-    legend = (
-        ("own", "the model's own token", 98),
-        ("good", "proposed and accepted", 270),
-        ("muted out", "proposed and rejected", 440),
-    )
-    parts += [text(x, 192, words, f"{kind} small") for kind, words, x in legend]
-    return svg(
-        "heads", "Block heads propose the tokens after the model's own token", 760, 208, parts
-    )
-
-
-def interleaving() -> str:
-    """An interleaved model with two directions writes a sentence of six words in three steps."""
-    words = ("A", "dog", "runs", "across", "the", "snow")
-    parts = []
-    for step in range(3):
-        y = 20 + 44 * step
-        parts.append(text(16, y + 18, f"step {step + 1}", "muted"))
-        for place, word in enumerate(words):
-            order = min(place, 5 - place)
-            if order <= step:
-                kind = "ink" if order < step else "one" if place < 3 else "two"
-                parts.append(box(90 + 94 * place, y, word, kind))
-    parts += [
-        text(90, 176, "left to right →", "one small"),
-        text(644, 176, "← right to left", "two small", "end"),
-        text(367, 176, "three steps instead of six", "ink small", "middle"),
-    ]
-    title = "Interleaved decoding writes one word from each end in a step"
-    return svg("interleaving", title, 670, 192, parts)
-
-
-def lattice() -> str:
-    """Candidates for four positions, all pairs of neighbours, the best path."""
-    columns = (
-        ("A", "The", "One"),
-        ("dog", "hound", "dogs"),
-        ("runs", "is", "walks"),
-        ("fast", "quickly", "."),
-    )
-    best = (0, 0, 0, 1)
-    parts = [line(100, 107, 136, 53 + 54 * row, "grid") for row in range(3)]
-    for place in range(3):
-        for first in range(3):
-            for second in range(3):
-                chosen = (first, second) == (best[place], best[place + 1])
-                kind = "line-good thick" if chosen else "grid"
-                x = 220 + 130 * place
-                parts.append(line(x, 53 + 54 * first, x + 46, 53 + 54 * second, kind))
-    for place, column in enumerate(columns):
-        for row, word in enumerate(column):
-            kind = "good" if best[place] == row else "muted"
-            parts.append(box(136 + 130 * place, 40 + 54 * row, word, kind))
-        parts.append(text(178 + 130 * place, 28, f"position {place + 1}", "muted small", "middle"))
-    parts.append(box(16, 94, "<s>", "ink"))
-    parts.append(
-        text(16, 216, "One call scores every edge; dynamic programming finds the best path.", "ink")
-    )
-    return svg("lattice", "A lattice of candidate words and its best path", 640, 234, parts)
 
 
 def speedup(task: str, system: str, batch: int) -> float:
@@ -326,10 +207,6 @@ def speed() -> str:
 
 PICTURES: dict[str, Callable[[], str]] = {
     "drafting": drafting,
-    "beam-tree": beam_tree,
-    "heads": heads,
-    "interleaving": interleaving,
-    "lattice": lattice,
     "speed": speed,
 }
 

@@ -96,13 +96,11 @@ def test_frozen_models_are_audited_against_their_base(recipe: Recipe) -> None:
 
 def test_every_analysis_is_made_once(recipe: Recipe) -> None:
     for _ in range(2):
-        done = recipe.run(ANALYSES="trace cost audit")
+        done = recipe.run(ANALYSES="trace audit")
         assert done.returncode == 0, done.stderr
-    assert done.stderr.count("is there already, kept") == 2 + len(MODELS)
+    assert done.stderr.count("is there already, kept") == 1 + len(MODELS)
     (call,) = recipe.called("trace")
     assert "blockwise-both-10-de-en" in after(call, "--path")
-    (call,) = recipe.called("blockwise.cost")
-    assert after(call, "--output") == f"{recipe.output}-cost"
     assert len(recipe.called("audit")) == len(MODELS)
 
 
@@ -115,7 +113,7 @@ def test_no_analyses_by_default(recipe: Recipe) -> None:
 def test_an_unknown_analysis_is_refused(recipe: Recipe) -> None:
     refused = recipe.run(ANALYSES="audit table")
     assert refused.returncode == 2
-    assert "unknown analysis 'table' in ANALYSES (choose from: audit cost trace)" in refused.stderr
+    assert "unknown analysis 'table' in ANALYSES (choose from: audit trace)" in refused.stderr
 
 
 def test_named_variants_and_the_base_as_k_1(recipe: Recipe) -> None:

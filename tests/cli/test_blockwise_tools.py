@@ -1,4 +1,4 @@
-"""The scripts around blockwise models: table, trace and cost, on random models."""
+"""The scripts around blockwise models: table and trace, on random models."""
 
 from __future__ import annotations
 
@@ -275,55 +275,3 @@ def test_a_sentence_that_is_not_there_is_named(folder: Path) -> None:
     options = ["--path", str(folder / "heads.pt"), "--sentences", str(SENTENCES)]
     with pytest.raises(SystemExit, match="the set has sentences 0 to 8 only"):
         script("trace").main([*data_arguments(folder), "--decoding", "blockwise", *options])
-
-
-# -- cost
-
-
-def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "new" / "cost"
-    hidden = ["--head-hidden-dim", "8", "4", "--block-size", str(HEADS), "--repeats", "1"]
-    options = [
-        "--sizes",
-        "tiny",
-        "--batch-sizes",
-        "1",
-        "3",
-        "--cpu",
-        "--cpu-time",
-        "--output",
-        str(output),
-    ]
-    threads = torch.get_num_threads()
-    try:
-        script("scripts.recipes.blockwise.cost").main([*hidden, *options])
-    finally:
-        torch.set_num_threads(threads)
-    record = json.loads(output.with_suffix(".json").read_text())
-    rows = record["results"]
-    assert len(rows) == 2 * 2 * 2 and record["machine"]["versions"]["torch"]
-    dim, others = 32, HEADS - 1  # head 1 is the base model
-    for row in rows:
-        read = row["hidden"] * (others if row["layout"] == "dense" else 1)
-        expand = (dim + 1) * others * row["hidden"]
-        assert row["head_parameters"] == expand + (read + 1) * others * dim
-        parts = ("layer", "vocabulary")
-        assert row["added"] == pytest.approx(sum(row[name] for name in parts) / row["window_k"])
-        assert all(row[name] > 0 for name in ("window_one", "window_k", "quarter", "first", *parts))
-    page = output.with_suffix(".md").read_text()
-    assert capsys.readouterr().out.strip() in page
-    assert "**tiny (1+1 layers, 32/64, 100 types" in page
-    assert "| head 1, ms |" in page
-
-
-def test_cost_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        script("scripts.recipes.blockwise.cost").main(
-            ["--block-size", "1", "--output", str(tmp_path / "cost")]
-        )
-    assert "--block-size: too small" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        script("scripts.recipes.blockwise.cost").main(
-            ["--cpu-time", "--output", str(tmp_path / "cost")]
-        )
-    assert "--cpu-time needs --cpu and --threads 1" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -145,57 +144,6 @@ def test_trace_of_trees(
     (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
     assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
     assert "another token" not in printed
-
-
-def test_what_trees_bring(
-    trained: Trained, drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "trees"
-    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
-    options += ["--decoding", "gad", "--drafter-path", str(drafter), "--limit", "9"]
-    options += ["--nodes", "8", "64", "auto", "--relaxed", "5,3.0", "--batches", "1", "4"]
-    options += ["--timed", "6", "--output", str(output)]
-    script("scripts.recipes.gad.tree_drafts").main(options)
-    found = json.loads(output.with_suffix(".json").read_text())["results"]
-    exact = {row["nodes"]: row for row in found["systems"] if row["acceptance"] == "exact"}
-    assert list(exact) == ["greedy", "chain", "8", "64", "auto"]
-    assert all(row["differ"] == 0 and row["milliseconds"] > 0 for row in exact.values())
-    assert len({row["tokens"] for row in exact.values()}) == 1
-    assert exact["64"]["iterations"] <= exact["chain"]["iterations"] < exact["greedy"]["iterations"]
-    assert capsys.readouterr().out.count("| exact |") == 10
-    named = [(row["batch"], row["nodes"]) for row in found["parts"]]
-    assert named == [(batch, nodes) for batch in (1, 4) for nodes in ("greedy", "chain", "8", "64")]
-    for row in found["parts"]:
-        assert min(row["draft"], row["verify"], row["sentence"]) > 0
-        assert (row["tokens"] == 1) == (row["nodes"] == "greedy")
-
-
-def test_whole_runs(
-    trained: Trained, drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What learns while it decodes begins anew in every pass; outputs are compared with those of the first system."""
-    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
-    options += ["--system", "greedy=--decoding greedy"]
-    options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --draft-tokens auto"]
-    options += ["--system", "copies=--decoding iad"]
-    options += ["--batch-sizes", "1", "4", "--passes", "2", "--limit", "9"]
-    script("scripts.recipes.gad.whole_runs").main([*options, "--output", str(tmp_path / "runs")])
-    rows = json.loads((tmp_path / "runs.json").read_text())["results"]
-    named = [(row["system"], row["batch"]) for row in rows]
-    assert named == [(name, batch) for batch in (1, 4) for name in ("greedy", "auto", "copies")]
-    for row in rows:
-        assert len(row["speeds"]) == len(row["seconds"]) == 2 and min(row["speeds"]) > 0
-        assert row["differ"] == 0 and row["sentences"] == 18
-        assert row["drafted"] > 0 or row["tokens"] == row["iterations"]
-    assert {row["tokens"] for row in rows} == {rows[0]["tokens"]}
-    assert [row["speeds"] for row in rows if row["system"] == "greedy"] == [[1.0, 1.0]] * 2
-    assert any(row["drafted"] for row in rows if row["system"] == "copies")
-    assert (tmp_path / "runs.md").read_text().count("| copies |") == 2
-    assert capsys.readouterr().out.count("| auto |") == 2
-    with pytest.raises(SystemExit, match="--passes 0"):
-        script("scripts.recipes.gad.whole_runs").main(
-            [*options, "--passes", "0", "--output", str(tmp_path / "none")]
-        )
 
 
 def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:

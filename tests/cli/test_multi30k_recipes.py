@@ -54,21 +54,6 @@ def test_the_same_command_again_makes_nothing_anew(made: Path, tmp_path: Path) -
     assert not list(work.glob("*.before-*"))
 
 
-def test_noise_in_the_english_side(made: Path, tmp_path: Path) -> None:
-    work = shutil.copytree(made, tmp_path / "work")
-    settings = SETTINGS | {"WORK": str(work), "COPIES": "2"}
-    result = recipe("noise_multi30k", **settings)
-    assert result.returncode == 0, result.stderr[-3000:]
-    clean = (work / "text" / "train.raw.en").read_text().splitlines()
-    noisy, right = (
-        (work / "noise-text" / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")
-    )
-    assert right == 2 * clean
-    assert len(noisy) == len(right)
-    assert noisy != right
-    assert (work / "noise-model" / "model.pt").exists()
-
-
 def run(made: Path, folder: Path, name: str, **settings: str) -> dict[str, dict[str, Any]]:
     """Rows of the table that a recipe makes, by system."""
     work = shutil.copytree(made, folder / "work")

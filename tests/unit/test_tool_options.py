@@ -79,16 +79,10 @@ OWN = {
     "bench apart": ["--systems", "greedy", "--apart"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
     "scripts.recipes.lattice.dump": ["--output", "{tmp}/out"],
-    "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
-    "scripts.recipes.gad.tree_drafts": ["--output", "{tmp}/out"],
     "scripts.recipes.gad.replay": ["--record", "{tmp}/out"],
     "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
     "scripts.recipes.interleaved.figures": ["--model", "a={model}", "--output", "{tmp}/out"],
     "scripts.recipes.blockwise.table": ["--models", "a/1={model}", "--output", "{tmp}/out"],
-}
-# What some tools refuse besides, with one sentence; tested below.
-ALSO_REFUSED = {
-    "scripts.recipes.gad.tree_drafts": {"acceptance"},
 }
 # Options of training, of logging and of how data are read, which change no output of fairseq-generate either; those of
 # other tasks' generators; and the names of what is loaded.
@@ -200,35 +194,30 @@ def test_every_option_arrives(
     monkeypatch.setattr(
         bench, "SystemProcess", lambda entry, given, threads: systems.load(entry, given)[1]
     )
-    without = ALSO_REFUSED.get(tool, set())
-    generation = {name: value for name, value in GENERATION.items() if name not in without}
     own = [word.replace("{tmp}", str(tmp_path)).replace("{model}", model) for word in OWN[tool]]
-    decoding = {name: value for name, value in TASK.items() if name not in without}
-    given = [*arguments, *own, *flags(generation | LOADING | decoding), PIECES]
+    given = [*arguments, *own, *flags(GENERATION | LOADING | TASK), PIECES]
     with pytest.raises(ArrivedError):
         run(tool, given, monkeypatch)
-    check_generation(seen, generation)
-    check_loading(seen, generation)
-    for name, value in decoding.items():
+    check_generation(seen)
+    check_loading(seen)
+    for name, value in TASK.items():
         assert value in str(seen.task.cfg[name]), name  # a tool may add to --variant
 
 
-def check_generation(seen: Seen, generation: dict[str, Any]) -> None:
-    for name, value in generation.items():
+def check_generation(seen: Seen) -> None:
+    for name, value in GENERATION.items():
         assert getattr(seen.generation, name) == value, name
-    if "lm_path" in generation:
-        assert seen.extra == {"lm_model": seen.model, "lm_weight": 0.5}
-    assert seen.sessions[-1].prefix_size == generation.get("prefix_size", 0)
+    assert seen.extra == {"lm_model": seen.model, "lm_weight": 0.5}
+    assert seen.sessions[-1].prefix_size == GENERATION["prefix_size"]
     assert any(getattr(part, "apply_during_inference", False) for part in seen.model.modules())
 
 
-def check_loading(seen: Seen, generation: dict[str, Any]) -> None:
+def check_loading(seen: Seen) -> None:
     loaded = seen.loaded[0]
     assert loaded["arg_overrides"] == {"dropout": 0.25}
     assert loaded["suffix"] == "-x"
     assert (loaded["num_shards"], loaded["strict"]) == (2, False)
-    if "lm_path" in generation:
-        assert seen.loaded[1]["paths"] == ["lm.pt"]
+    assert seen.loaded[1]["paths"] == ["lm.pt"]
     assert next(seen.model.parameters()).dtype is torch.float16
     session = seen.sessions[-1]
     assert session.codec.decode("a b \u2581 c") == "ab c"
@@ -294,7 +283,6 @@ def test_what_cannot_arrive_is_refused(name: str, arguments: list[str], seen: Se
         ("audit", ["--decoding", "iad", "--beam", "3"]),
         ("audit", ["--decoding", "beam", "--beam", "3", "--beams", "2"]),
         ("trace", ["--decoding", "iad", "--beam", "3"]),
-        ("scripts.recipes.gad.tree_drafts", ["--draft-tree", "8", "--output", "out"]),
         ("bench", ["--decoding", "gad"]),
         (
             "scripts.recipes.interleaved.pmi",

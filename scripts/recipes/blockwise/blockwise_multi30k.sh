@@ -17,7 +17,6 @@
 #
 # ANALYSES come last, each made once (delete its .json, or the .html, to make it anew):
 #   audit   equality of every model with stock --beam 1, of a frozen base with that of the base checkpoint
-#   cost    parameters and time of the heads, by layout
 #   trace   three sentences step by step, of the largest model of the setting both (section 7.4)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
@@ -42,8 +41,8 @@ OUTPUT=${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}
 
 for analysis in $ANALYSES; do
     case $analysis in
-        audit | cost | trace) ;;
-        *) die "unknown analysis '$analysis' in ANALYSES (choose from: audit cost trace)" ;;
+        audit | trace) ;;
+        *) die "unknown analysis '$analysis' in ANALYSES (choose from: audit trace)" ;;
     esac
 done
 
@@ -115,11 +114,6 @@ audit() {
         once "$name.json" aggdec audit "${TEST[@]}" --path "${model#*=}" --decoding blockwise --batch-sizes 1 8 32 \
             "${reference[@]}" --output "$name"
     done
-}
-
-cost() {
-    # shellcheck disable=SC2086
-    once "$OUTPUT-cost.json" "$PYTHON" -m scripts.recipes.blockwise.cost $DEVICE_FLAGS --output "$OUTPUT-cost"
 }
 
 trace() {
