@@ -5,21 +5,32 @@
 
 The folder has the weights as this machine's kernels read them, a checkpoint with all parameters, the dictionaries and
 subword models. Whatever takes a checkpoint takes the folder; --int8 or --bf16 need not be said again. Sums of all files
-are compared whenever it is opened. On a machine with other kernels its weights are packed anew.
+are compared whenever it is opened. On a machine with other kernels its weights are packed anew. MODEL may be a drafter,
+whose folder --drafter-path takes, or a model with block heads.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fairseq_aggdec.api.loading import from_pretrained
+from torch import nn
+
+from fairseq_aggdec.api.loading import from_pretrained, make_config
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
 from fairseq_aggdec.kernels.stored import noted
+from fairseq_aggdec.methods.shared.loading import load_drafter
+from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
+from fairseq_aggdec.models.blockwise_transformer import NEW
 from fairseq_aggdec.packed.folder import is_folder, write
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from fairseq_aggdec.windows.draft import Proposing
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -69,18 +80,41 @@ def pack(model: Path, data: Path, output: Path, kind: str) -> None:
         )
     if kernels() is None or (kind == "bf16" and not multiplies_bf16()):
         raise SystemExit(f"error: there are no compiled kernels for {kind} on this machine")
+    state = load_checkpoint(str(model))
     with noted() as made:
-        translator = from_pretrained(
-            model,
-            data,
-            beam=1,
-            device="cpu",
-            int8=kind == "int8",
-            dtype="bf16" if kind == "bf16" else None,
-        )
+        build = _drafter if MASK_EMBEDDING in state["model"] else _model
+        built = build(model, data, kind, state)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write(
-        partial, kind, translator.models[0], made, load_checkpoint(str(model)), [model.parent, data]
-    )
+    write(partial, kind, built, made, state, [model.parent, data])
     partial.rename(output)
+
+
+def _model(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.Module:
+    """The model in a checkpoint, after all that decodes with it was packed."""
+    heads = any(name.startswith(NEW) for name in state["model"])
+    dtype = "bf16" if kind == "bf16" else None
+    decoding = "blockwise" if heads else "beam"
+    translator = from_pretrained(
+        path, data, decoding, beam=1, device="cpu", int8=kind == "int8", dtype=dtype
+    )
+    found: nn.Module = translator.models[0]
+    return found
+
+
+def _drafter(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.Module:
+    """The drafter in a checkpoint, after it was packed.
+
+    Raises:
+        SystemExit: in bfloat16 a drafter has a copy of its weights, which no file holds.
+    """
+    if kind == "bf16":
+        raise SystemExit(f"error: {path} is a drafter: pack it without --bf16")
+    cfg = make_config([str(path)], str(data), "greedy", 1, state.get("cfg") or {}, {})
+    model = load_drafter(str(path), TranslationAggdecTask.setup_task(cfg.task))
+    int8 = kind == "int8"
+    drafter = NarDrafter(model, precision=Precision(int8=int8), proposing=Proposing(int8=int8))
+    drafter.pack_decoder()
+    if not model.shares_encoder:
+        drafter.pack_encoder()
+    return model

@@ -39,8 +39,10 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     checked: Any = None
 
     def prepare(self, verifier: Verifier) -> None:
-        """Looks at the weights now instead of with the first batch."""
+        """Looks at the weights and packs the heads now instead of with the first batch."""
         self._check(verifier.members[0])
+        if not self.broken:
+            verifier.heads.compiled(self.proposing)
 
     def release(self) -> None:
         super().release()

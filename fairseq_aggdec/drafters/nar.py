@@ -24,6 +24,7 @@ from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.kernels.stored import used
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -79,7 +80,11 @@ class NarDrafter(ModelDrafter):
         self.starts_beside = not model.shares_encoder
 
     def prepare(self, verifier: Verifier) -> None:
-        """Packs the weights now instead of before the first draft."""
+        """Packs the decoder now instead of before the first draft."""
+        self.pack_decoder()
+
+    def pack_decoder(self) -> None:
+        """Packs the decoder where its parameters have changed since that was done."""
         with torch.inference_mode():
             self._refresh()
 
@@ -272,19 +277,26 @@ class NarDrafter(ModelDrafter):
         if gap:
             logger.info("the drafter recomputes the prefix in each call: %s", gap)
         else:
-            self.slots = slots = CachedSlots(model, self.precision)
+            with used([model]):
+                self.slots = slots = CachedSlots(model, self.precision)
             packed = slots.reader.packed
-        self.lay_out(model.decoder, self.precision, packed)
+        with used([model]):
+            self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
         if weight := broken_weight(model):
             self._stop(f"NaN or infinity in its weight {weight}")
         self.watch = watch
 
+    def pack_encoder(self) -> FastEncoder | StockEncoder:
+        """The packed encoder of the drafter's own, made with the first batch that it reads."""
+        if self.encoder is None:
+            with used([self.model]):
+                self.encoder = packed_encoder(self.model.encoder, self.precision)
+        return self.encoder
+
     def _read(self, net_input: Mapping[str, Tensor]) -> None:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
-            if self.encoder is None:
-                self.encoder = packed_encoder(self.model.encoder, self.precision)
-            self.slots.read(self.encoder, net_input)
+            self.slots.read(self.pack_encoder(), net_input)
             return
         (member,) = self.verifier.members
         if member.model is not self.verifier_model:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.kernels.gpu.products import Norm, product, readable
 from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
+from fairseq_aggdec.kernels.stored import stands_for
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +172,9 @@ def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
     weight, bias = module.weight[rows], module.bias
     part = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
     part.weight = nn.Parameter(weight, requires_grad=False)
+    if isinstance(rows, slice):
+        whole = not rows.start and rows.stop is None
+        stands_for(module.weight, part.weight, "" if whole else f"[{rows.start or 0}:{rows.stop}]")
     if bias is not None:
         part.bias = nn.Parameter(bias[rows], requires_grad=False)
     return part

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -33,12 +32,20 @@ def kind_of(int8: bool, bf16: bool) -> str:
 
 
 @dataclass(frozen=True)
+class PackedPart:
+    """A parameter as a product has it: ``rows`` names some of its outputs, empty: all."""
+
+    parameter: Tensor
+    rows: str = ""
+
+
+@dataclass(frozen=True)
 class PackedProduct:
     """A product that was packed: of these weights, in this order."""
 
     kind: str
     relu: bool
-    weights: tuple[Tensor, ...]
+    weights: tuple[PackedPart, ...]
     product: Product
 
 
@@ -72,8 +79,9 @@ class Stored:
 
 _of_models: WeakKeyDictionary[nn.Module, Stored] = WeakKeyDictionary()
 _making: ContextVar[list[PackedProduct] | None] = ContextVar("making", default=None)
-# Of a parameter, by its id, the store and the name that it has there.
-_using: ContextVar[dict[int, tuple[Stored, str]] | None] = ContextVar("using", default=None)
+# Of a parameter, by its id, the store, the name that it has there, and itself: nothing else gets its id meanwhile.
+_Names = dict[int, tuple[Stored, str, Tensor]]
+_using: ContextVar[_Names | None] = ContextVar("using", default=None)
 
 
 def attach(model: nn.Module, stored: Stored) -> None:
@@ -95,7 +103,7 @@ def noted() -> Iterator[list[PackedProduct]]:
 @contextmanager
 def used(models: Sequence[nn.Module]) -> Iterator[bool]:
     """Meanwhile, packing takes what is stored for the models; gives whether that is so for all of them."""
-    names: dict[int, tuple[Stored, str]] = {}
+    names: _Names = {}
     library, found = kernels(), [_of_models.get(model) for model in models]
     for model, stored in zip(models, found, strict=True):
         if stored is None or library is None or stored.layout != Layout.of(library):
@@ -104,7 +112,7 @@ def used(models: Sequence[nn.Module]) -> Iterator[bool]:
         for name, parameter in model.named_parameters():
             at = parameter.data_ptr()
             if any(begin <= at and at + parameter.nbytes <= end for begin, end in clean):
-                names[id(parameter)] = stored, name
+                names[id(parameter)] = stored, name, parameter
     token = _using.set(names or None)
     try:
         yield bool(names) and None not in found
@@ -112,13 +120,20 @@ def used(models: Sequence[nn.Module]) -> Iterator[bool]:
         _using.reset(token)
 
 
-def stands_for(parameter: nn.Parameter, copied: nn.Parameter) -> None:
-    """Says that a parameter was copied from another one, in another precision that loses nothing."""
+def stands_for(parameter: Tensor, copied: nn.Parameter, rows: str = "") -> None:
+    """Says that a parameter was copied from another one, in another precision that loses nothing; ``rows`` names those
+    outputs that it has, empty: all."""
     names, made = _using.get(), _making.get()
     if names is not None and id(parameter) in names:
-        names[id(copied)] = names[id(parameter)]
+        stored, name, _ = names[id(parameter)]
+        names[id(copied)] = stored, name + rows, copied
     if made is not None:
-        vars(copied)["of"] = parameter
+        of = _part(parameter)
+        vars(copied)["of"] = PackedPart(of.parameter, of.rows + rows)
+
+
+def _part(weight: Tensor) -> PackedPart:
+    return getattr(weight, "of", None) or PackedPart(weight)
 
 
 def find(kind: str, relu: bool, weights: Sequence[Tensor]) -> Product | None:
@@ -135,5 +150,4 @@ def find(kind: str, relu: bool, weights: Sequence[Tensor]) -> Product | None:
 def note(kind: str, relu: bool, weights: Sequence[Tensor], product: Product) -> None:
     made = _making.get()
     if made is not None:
-        of: list[Any] = [getattr(weight, "of", weight) for weight in weights]
-        made.append(PackedProduct(kind, relu, tuple(of), product))
+        made.append(PackedProduct(kind, relu, tuple(map(_part, weights)), product))

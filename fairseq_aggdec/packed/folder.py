@@ -213,10 +213,10 @@ def write(
     tensors: dict[str, Tensor] = {}
     products: dict[str, dict[str, int]] = {}
     for one in made:
-        own = [names.get(id(weight)) for weight in one.weights]
-        if None in own:
+        if any(id(part.parameter) not in names for part in one.weights):
             continue
-        key = key_of(one.kind, one.relu, [str(name) for name in own])
+        own = [names[id(part.parameter)] + part.rows for part in one.weights]
+        key = key_of(one.kind, one.relu, own)
         products[key] = {"inputs": one.product.inputs, "outputs": one.product.outputs}
         for part in PARTS:
             if (tensor := getattr(one.product, part)) is not None:

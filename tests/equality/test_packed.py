@@ -95,6 +95,47 @@ def test_outputs_are_those_of_the_checkpoint(
         assert packing == []
 
 
+DRAFTERS = {"shared encoder": True, "own encoder": False}
+DRAFTED = {"decoding": "gad", "draft_tokens": "3"}
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+@pytest.mark.parametrize("shared", DRAFTERS.values(), ids=DRAFTERS)
+def test_a_drafter_is_packed(
+    folder: Path, tmp_path: Path, kind: str, shared: bool, packing: list[int]
+) -> None:
+    own = tmp_path / "drafter.pt"
+    flags = ["--block-size", "4", "--share-decoder-input-output-embed"]
+    flags += ["--share-verifier-encoder", str(folder / "model.pt")] if shared else []
+    random_models.write_checkpoint(own, folder, "nar_drafter", *SMALL, *flags)
+    pack(folder / "model.pt", folder, tmp_path / "out", kind)
+    pack(own, folder, tmp_path / "packed", kind)
+    expected = outputs(folder / "model.pt", folder, drafter_path=own, **DRAFTED, **as_options(kind))
+    packing.clear()
+    found = outputs(tmp_path / "out", None, drafter_path=tmp_path / "packed", **DRAFTED)
+    assert found == expected
+    assert packing == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["dense", "per-head"])
+def test_block_heads_are_packed(
+    folder: Path, tmp_path: Path, kind: str, layout: str, packing: list[int]
+) -> None:
+    if kind == "bf16" and not multiplies_bf16():
+        pytest.skip("no products in bfloat16")
+    heads = ["--block-size", "4", "--head-layout", layout, "--head-hidden-dim", "128"]
+    model = tmp_path / "heads.pt"
+    flags = [*SMALL, "--share-all-embeddings", *heads]
+    random_models.write_checkpoint(model, folder, "blockwise_transformer", *flags)
+    pack(model, folder, tmp_path / "out", kind)
+    for options in ({"decoding": "blockwise"}, {"decoding": "greedy"}, {"beam": 2}):
+        expected = outputs(model, folder, **options, **as_options(kind))
+        packing.clear()
+        assert outputs(tmp_path / "out", None, **options) == expected
+        assert packing == []
+
+
 def test_the_file_is_one_of_safetensors(folder: Path, tmp_path: Path) -> None:
     pack(folder / "model.pt", folder, tmp_path / "out", "int8")
     tensors = load_file(tmp_path / "out" / WEIGHTS)

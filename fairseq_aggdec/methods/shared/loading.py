@@ -7,18 +7,25 @@ from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.checkpoints import builds_no_translation, load_model
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.kernels.stored import attach
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
+from fairseq_aggdec.packed.folder import is_folder, open_folder
 from fairseq_aggdec.stored_options import option as option_of
 
 
 def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:
     """The drafter in a checkpoint, in evaluation mode on the CPU; ``option`` named the file, for messages.
 
+    Args:
+        path: a checkpoint, or a folder of ``aggdec pack``, whose packed weights the drafter then uses.
+
     Raises:
         FileNotFoundError, CheckpointError: no file, no drafter, or one of other data.
     """
     _check_kind(path, task, option)
+    folder = open_folder(path) if is_folder(path) else None
+    path = path if folder is None else folder.checkpoint
     state = load_checkpoint(path)
     if MASK_EMBEDDING not in state["model"]:
         raise CheckpointError(
@@ -27,6 +34,8 @@ def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -
         )
     _check_dictionaries(state["model"], path, task, option)
     drafter: NarDrafterModel = _build(state, path, task, option)
+    if folder is not None and folder.stored is not None:
+        attach(drafter, folder.stored)
     return drafter
 
 
