@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine import attention
+from fairseq_aggdec.engine import attention, cross_attention
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
 from fairseq_aggdec.engine.encoder import Encoded, EncoderOut, FastLayer, position_table
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
@@ -102,7 +102,7 @@ class DecoderLayer(FastLayer):
             cache: (B, capacity, 2C), written in place.
             seen: see :meth:`seen`.
             memory, memory_mask: (2, B, H, S, D) of the source; additive, (B, 1, 1, S), or None.
-            fused: in 8 launches of a GPU, if the layer is :attr:`fusible`.
+            fused: in 7 launches of a GPU, if the layer is :attr:`fusible`.
 
         Returns:
             (N, C), without the layer's last norm where norms follow.
@@ -116,8 +116,8 @@ class DecoderLayer(FastLayer):
         else:
             x, qkv = read(self.qkv, x, first, before, fused)
             x = add(self.own_out, x, self.attend_own(qkv, window, cache, seen), fused)
-        x, q = read(self.cross_q, x, second, before, fused)
-        x = add(self.cross_out, x, self.attend_source(q, window, memory, memory_mask), fused)
+        x, attended = self.read_source(x, second, window, memory, memory_mask, fused)
+        x = add(self.cross_out, x, attended, fused)
         x, hidden = read(block.expand, x, third, before, fused)
         return add(block.contract, x, block.activated(hidden), fused)
 
@@ -151,6 +151,28 @@ class DecoderLayer(FastLayer):
         else:
             cache[window.row_of, window.positions] = own
         return self.attend(qkv[:, :width], self.split(cache), seen, window)
+
+    def read_source(
+        self,
+        x: Tensor,
+        norm: FastNorm | None,
+        window: Window,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+        fused: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Where the residual connection begins, x (N, C) or ``norm(x)``, and what the slots read of a source (N, C)."""
+        asks, before = self.cross_q, self.pre_norm
+        at_once = fused and self.fuses(x, window, memory.size(3))
+        at_once = at_once and cross_attention.runs(x.device, x.dtype)
+        if not at_once or norm is None or isinstance(asks, Int8Linear):
+            x, q = read(asks, x, norm, before, fused)
+            return x, self.attend_source(q, window, memory, memory_mask)
+        assert asks.transposed is not None
+        kept = None if before else torch.empty_like(x)
+        given = norm.parameters, memory, memory_mask, window.width, kept
+        attended = cross_attention.attend(x, asks.transposed, asks.bias, *given)
+        return x if kept is None else kept, attended
 
     def attend_source(
         self, q: Tensor, window: Window, memory: Tensor, memory_mask: Tensor | None

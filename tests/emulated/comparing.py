@@ -11,6 +11,7 @@ from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.search.beam.board import FusedBoard
 from tests.emulated.beam_searches import Twins, check_a_search, check_sight
 from tests.unit.test_beam_board import compare_candidates
+from tests.unit.test_cross_attention import compare_cross_attention
 from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (
@@ -35,6 +36,7 @@ COMPARED: dict[str, tuple[Callable[[int], None], ...]] = {
     "beam": (compare_candidates, compare_searches),
     "bookkeeping": (compare_copies, compare_slot_windows),
     "chain": (compare_chains,),
+    "cross": (compare_cross_attention,),
     "embedding": (compare_embeddings,),
     "products": (compare_products,),
     "vocabulary": (compare_an_iteration, compare_largest),

@@ -54,7 +54,7 @@ def changed(changes: Changes) -> dict[str, str]:
 
 def build(source: str, texts: Mapping[str, str]) -> Path:
     """The library of a source, compiled unless that was done with the same texts and flags."""
-    parts = {name: texts[name] for name in (f"{source}.cu", nvrtc.SHARED)}
+    parts = {name: texts[name] for name in nvrtc.files_of(source)}
     machine = MACHINE.read_text(encoding="utf-8")
     stamp = hashlib.sha256(repr((FLAGS, machine, parts)).encode()).hexdigest()[:16]
     library = CACHE / f"{source}-{stamp}.so"

@@ -44,6 +44,18 @@ MUTANTS: dict[str, tuple[str, Changes]] = {
         "layers for few rows",
         {"products.cu": ("if (base - warp >= chunks) break;", "break;")},
     ),
+    "all slots of a block ask what the first asks": (
+        "attention to a source with its queries",
+        {"cross.cu": ("queries + (slot - top)", "queries")},
+    ),
+    "only the first tiles of a head are asked": (
+        "attention to a source with its queries",
+        {"cross.cu": ("if (from >= end) break;", "break;")},
+    ),
+    "a lane of a head asks with other numbers": (
+        "attention to a source with its queries",
+        {"attention.cu": ("asked[i][from + n]", "asked[i][from]")},
+    ),
     "two words of a weight change places": (
         "layers for few rows",
         {"products.cu": ("weights[held].words[word + i]", "weights[held].words[word + 1 - i]")},

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_aggdec.cli import doctor
-from fairseq_aggdec.engine import attention
+from fairseq_aggdec.engine import attention, cross_attention
 from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.switches import GPU_KERNELS, VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
@@ -36,6 +36,7 @@ TRIED: dict[str, tuple[str, str]] = {
     "look": ("seen", "accepting and committing"),
     "judge": ("tokens", "accepting and committing"),
     **dict.fromkeys(("attend", "attend_slots"), ("out", "attention of windows")),
+    "cross_attend": ("out", "attention to a source with its queries"),
     "slots": ("places", "slots of a drafter"),
     "copy_block": ("block", "drafts copied from texts"),
     "embedding": ("out", "embeddings of a window"),
@@ -66,6 +67,7 @@ def test_every_kernel_is_tried(name: str) -> None:
     with (
         mock.patch.object(operators, "operators", lambda: spoilt),
         mock.patch.object(attention, "operators", lambda: spoilt),
+        mock.patch.object(cross_attention, "operators", lambda: spoilt),
         mock.patch.object(products, "operators", lambda: spoilt),
     ):
         assert not agree(CPU, *precisions[1:2])

@@ -40,6 +40,7 @@ AT_ONCE = {
     "beam_step": {"sight"},
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
+    "cross_attend": {"x", "weight", "gain", "shift", "memory", "kept"},
     "product": {"x", "weight", "gain", "shift", "kept"},
     "layer_norm": {"x", "gain", "shift", "y"},
 }
@@ -47,6 +48,7 @@ STEPPED = {
     "embedding": {"at", "memory", "mask"},
     "attend": _ATTENTION | {"mask"},
     "attend_slots": _ATTENTION | {"mask"},
+    "cross_attend": {"memory", "mask"},
     **{name: {"scores"} for name in ("ban", "look", "judge")},
 }
 

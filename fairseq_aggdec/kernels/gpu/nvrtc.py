@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -80,12 +81,25 @@ def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
     Raises:
         RuntimeError: what the compiler says against them.
     """
-    text, shared = ((SOURCES / name).read_bytes() for name in (f"{source}.cu", SHARED))
+    files = {name: (SOURCES / name).read_bytes() for name in files_of(source)}
     words = f"--gpu-architecture={architecture}", "--std=c++17", *more
     return cubins.kept(
-        (*_version(nvrtc), *words, text, shared),
-        lambda: _compiled(nvrtc, source, text, shared, words),
+        (*_version(nvrtc), *words, *files.values()),
+        lambda: _compiled(nvrtc, source, files, words),
     )
+
+
+INCLUDED = re.compile(r'#include "([\w.]+)"')
+
+
+@functools.cache
+def files_of(source: str) -> tuple[str, ...]:
+    """The files that a source is made of: its own, then what that includes."""
+    names = [f"{source}.cu"]
+    for name in names:  # grows meanwhile
+        found = INCLUDED.findall((SOURCES / name).read_text(encoding="utf-8"))
+        names += [other for other in found if other not in names]
+    return tuple(names)
 
 
 def _version(nvrtc: Any) -> tuple[int, int]:
@@ -94,12 +108,14 @@ def _version(nvrtc: Any) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def _compiled(nvrtc: Any, source: str, text: bytes, shared: bytes, words: Sequence[str]) -> bytes:
+def _compiled(nvrtc: Any, source: str, files: Mapping[str, bytes], words: Sequence[str]) -> bytes:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    headers, names = _array([shared]), _array([SHARED.encode()])
+    (name, text), *included = files.items()
+    headers = _array([part for _, part in included])
+    names = _array([other.encode() for other, _ in included])
     _check(
         nvrtc.nvrtcCreateProgram(
-            ctypes.byref(program), text, f"{source}.cu".encode(), 1, headers, names
+            ctypes.byref(program), text, name.encode(), len(included), headers, names
         )
     )
     try:

@@ -73,6 +73,10 @@ SCHEMAS = {
         Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()""",
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
+    "cross_attend": """(
+        int blocks, int precision, int slots, int heads, int size, int width, int keys, int row_step, int key_step,
+        int value_step, int mask_row, float eps, float share, float scale, Tensor x, Tensor weight, Tensor? bias,
+        Tensor gain, Tensor shift, Tensor memory, Tensor? mask, Tensor(a!)? kept, Tensor(b!) out) -> ()""",
     "product": """(
         int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
         float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift,
@@ -99,6 +103,7 @@ THREADS = {
     "beam_step": 128,
     "attend": 128,
     "attend_slots": 128,
+    "cross_attend": 256,
     "product": 256,
     "layer_norm": 32,
 }
@@ -107,14 +112,15 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     "embedding": "embedding",
     **dict.fromkeys(("hear", "follow"), "chain"),
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
+    "cross_attend": "cross",
     **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
     **dict.fromkeys(("product", "layer_norm"), "products"),
 }
 # Files that are compiled for one precision at a time.
-BY_PRECISION = {"attention", "chain", "embedding", "products"}
+BY_PRECISION = {"attention", "chain", "cross", "embedding", "products"}
 # Files with kernels of every loop.
-EVERY_LOOP = "products", "vocabulary", "attention", "embedding", "bookkeeping"
+EVERY_LOOP = "products", "vocabulary", "attention", "cross", "embedding", "bookkeeping"
 # Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and there are
 # BUSY blocks at most, which keep a GPU busy.
 PART, BUSY = 2048, 264

@@ -82,6 +82,7 @@ static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 #include "vocabulary.cu"
 #include "beam.cu"
 #include "products.cu"
+#include "cross.cu"
 
 template <typename Parameters>
 static void run(void (*kernel)(Parameters), const void* parameters, Int blocks) {
@@ -111,5 +112,6 @@ RUN(best, Candidates)
 RUN(beam_step, BeamStep)
 RUN(attend, Attention)
 RUN(attend_slots, Attention)
+RUN(cross_attend, CrossAttention)
 RUN(product, Product)
 RUN(layer_norm, Norm)

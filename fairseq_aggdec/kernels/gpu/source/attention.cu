@@ -11,6 +11,8 @@
 // What a slot gets depends neither on the other slots nor on how many keys are hidden behind the last that it sees: it
 // is always the same sums in the same order. A hidden key adds nothing, whatever is in its place.
 
+#pragma once
+
 #include "shared.h"
 
 constexpr int MOST_WARPS = 4, WIDEST = 128;          // D is a multiple of 8 up to WIDEST
@@ -64,25 +66,33 @@ struct Tile {
     float query[SLOTS][HELD], value[SLOTS][HELD];
     Read read[SLOTS];
 
-    __device__ explicit Tile(const Attention& given)
-        : p(given), width((int)p.width), size((int)p.size), keys((int)p.keys), channels((int)(p.heads * p.size)) {
-        const unsigned tiles = (unsigned)(width + SLOTS - 1) / SLOTS, heads = (unsigned)p.heads, rest = blockIdx.x / tiles;
-        first = (int)(blockIdx.x - rest * tiles) * SLOTS;
-        row = (int)(rest / heads);
-        head = (int)rest - row * (int)heads;
+    // Of thread `own`. asked: (SLOTS, WIDEST), the queries; none: they are read where the attention has them.
+    __device__ Tile(const Attention& given, int row, int head, int first, int own, const float (*asked)[WIDEST] = nullptr)
+        : p(given),
+          width((int)p.width),
+          size((int)p.size),
+          keys((int)p.keys),
+          channels((int)(p.heads * p.size)),
+          row(row),
+          head(head),
+          first(first) {
         shift = 0;
         while (HELD << shift < size) ++shift;
         group = 1 << shift;
-        lane = (int)threadIdx.x & (group - 1);
+        lane = own & (group - 1);
         offset = lane * HELD;
         const int base = row * width;
         for (int i = 0; i < SLOTS; ++i) {
             slots[i].index = base + (first + i < width ? first + i : width - 1);
             for (int n = 0; n < HELD; ++n) query[i][n] = 0;
             for (int part = 0; part < PARTS; ++part) {
-                if (offset + part * 8 >= size) continue;
-                const Eight<Number> all = eight_at(queries_of(slots[i].index) + offset + part * 8);
-                for (int n = 0; n < 8; ++n) query[i][part * 8 + n] = number_of(all, n) * ((float)p.scale * LOG2E);
+                const int from = offset + part * 8;
+                if (from >= size) continue;
+                const Eight<Number> all = asked ? Eight<Number>{} : eight_at(queries_of(slots[i].index) + from);
+                for (int n = 0; n < 8; ++n) {
+                    const float x = asked ? asked[i][from + n] : number_of(all, n);
+                    query[i][part * 8 + n] = x * ((float)p.scale * LOG2E);
+                }
             }
         }
         begin = p.at ? (int)p.at[base] : 0;
@@ -248,46 +258,55 @@ struct Tile {
     }
 };
 
+// What the warps of a tile have read.
+template <int SLOTS>
+struct Joint {
+    float values[MOST_WARPS][SLOTS][WIDEST];
+    Read read[MOST_WARPS][SLOTS];
+};
+
+// Thread `own` of the `threads` of a tile attends. All threads of the block meet.
 template <typename Number, int SLOTS>
-__device__ void attend_tile(const Attention& p) {
-    __shared__ float values[MOST_WARPS][SLOTS][WIDEST];
-    __shared__ Read read[MOST_WARPS][SLOTS];
-    Tile<Number, SLOTS> tile(p);
-    const int warp = (int)threadIdx.x / LANES, size = tile.size;
-    const int warps = LANES == 1 ? (int)blockDim.x : MOST_WARPS;
-    tile.attend((int)(threadIdx.x >> tile.shift), (int)(blockDim.x >> tile.shift));
+__device__ void attend_tile(Tile<Number, SLOTS>& tile, Joint<SLOTS>& joint, int own, int threads) {
+    const int warp = own / LANES, size = tile.size, warps = LANES == 1 ? threads : MOST_WARPS;
+    tile.attend(own >> tile.shift, threads >> tile.shift);
     tile.join_groups();
-    if ((int)threadIdx.x % LANES < tile.group) {
+    if (own % LANES < tile.group) {
         for (int i = 0; i < SLOTS; ++i) {
-            if (tile.lane == 0) read[warp][i] = tile.read[i];
+            if (tile.lane == 0) joint.read[warp][i] = tile.read[i];
             for (int n = 0; n < tile.used(); ++n) {
-                if (tile.offset + n < size) values[warp][i][tile.offset + n] = tile.value[i][n];
+                if (tile.offset + n < size) joint.values[warp][i][tile.offset + n] = tile.value[i][n];
             }
         }
     }
     __syncthreads();
     for (int i = 0; i < SLOTS && tile.first + i < tile.width; ++i) {
         float most = -INFINITY, sum = 0, kept[MOST_WARPS];
-        for (int other = 0; other < warps; ++other) most = fmaxf(most, read[other][i].most);
+        for (int other = 0; other < warps; ++other) most = fmaxf(most, joint.read[other][i].most);
         for (int other = 0; other < warps; ++other) {
-            kept[other] = faded(read[other][i].most, most);
-            sum = fmaf(read[other][i].sum, kept[other], sum);
+            kept[other] = faded(joint.read[other][i].most, most);
+            sum = fmaf(joint.read[other][i].sum, kept[other], sum);
         }
-        Number* out = (Number*)p.out + (Int)(tile.row * tile.width + tile.first + i) * tile.channels + tile.head * size;
-        for (int n = (int)threadIdx.x; n < size; n += (int)blockDim.x) {
+        Number* out = (Number*)tile.p.out + (Int)(tile.row * tile.width + tile.first + i) * tile.channels + tile.head * size;
+        for (int n = own; n < size; n += threads) {
             float value = 0;
-            for (int other = 0; other < warps; ++other) value = fmaf(values[other][i][n], kept[other], value);
+            for (int other = 0; other < warps; ++other) value = fmaf(joint.values[other][i][n], kept[other], value);
             narrow(sum == 0 ? 0 : value / sum, out[n]);  // a slot that sees nothing is one that nobody reads
         }
     }
-    tile.keep();
 }
 
+#ifndef PARTS_ONLY  // cross.cu takes what is above
 template <int SLOTS>
 struct Attend {
     template <typename Number>
     __device__ static void of(const Attention& p) {
-        attend_tile<Number, SLOTS>(p);
+        __shared__ Joint<SLOTS> joint;
+        const unsigned tiles = (unsigned)(p.width + SLOTS - 1) / SLOTS, heads = (unsigned)p.heads, rest = blockIdx.x / tiles;
+        const int first = (int)(blockIdx.x - rest * tiles) * SLOTS, row = (int)(rest / heads);
+        Tile<Number, SLOTS> tile(p, row, (int)(rest - row * heads), first, (int)threadIdx.x);
+        attend_tile(tile, joint, (int)threadIdx.x, (int)blockDim.x);
+        tile.keep();
     }
 };
 
@@ -299,3 +318,4 @@ extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 6) attend(const 
 extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 3) attend_slots(const Attention p) {
     by_precision<Attend<4>>(p);
 }
+#endif

@@ -9,6 +9,8 @@
 // A tile is what a tensor core computes at once: 16 rows by 8 outputs. A warp takes inputs by chunks: 4 lanes read 16 bytes
 // each of one row. Lane l has row l / 4 and, of inputs, also row l / 4 + 8, at place l % 4 of the chunk.
 
+#pragma once
+
 #include "shared.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 && defined(PRECISION) && PRECISION != 0
@@ -225,14 +227,13 @@ struct Multiplied {
     const Product& p;
     Common& common;
     const int warps, warp, inputs, outputs, rows, chunks, tiles;  // tiles: the block's own, no more than TILES
-    const unsigned tile_row;
-    const int first, top;  // output and row of the block
-    const int end;         // of its outputs
-    const int halves;      // 2: there are more than 8 rows
+    const int top;    // row of the block
+    int first, end;   // its outputs
+    const int halves; // 2: there are more than 8 rows
     float sums[TILES][LANES_HELD][4];
     Sixteen weights[DEPTH][TILES][LANES_HELD], given[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD], shifts[DEPTH][LANES_HELD];
 
-    __device__ Multiplied(const Product& p, Common& common)
+    __device__ Multiplied(const Product& p, Common& common, int top, int output)
         : p(p),
           common(common),
           warps(LANES_HELD > 1 ? blockDim.x / LANES : PRODUCT_WARPS),
@@ -242,11 +243,21 @@ struct Multiplied {
           rows(static_cast<int>(p.rows)),
           chunks((inputs + CHUNK - 1) / CHUNK),
           tiles(TILES > 1 ? static_cast<int>(p.tiles) : 1),
-          tile_row(rows > TILE_ROWS ? blockIdx.x / static_cast<unsigned>(p.across) : 0),
-          first(static_cast<int>(blockIdx.x - tile_row * static_cast<unsigned>(p.across)) * TILE_OUTPUTS * tiles),
-          top(static_cast<int>(tile_row) * TILE_ROWS),
-          end(static_cast<int>(least(outputs, first + TILE_OUTPUTS * tiles))),
-          halves(rows - top > 8 ? 2 : 1) {}
+          top(top),
+          halves(rows - top > 8 ? 2 : 1) {
+        take_up(output);
+    }
+
+    // The tiles from an output on are the next ones.
+    __device__ void take_up(int output) {
+        first = output;
+        end = static_cast<int>(least(outputs, first + TILE_OUTPUTS * tiles));
+        UNROLLED for (int tile = 0; tile < TILES; ++tile) {
+            UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
+                UNROLLED for (int i = 0; i < 4; ++i) sums[tile][held][i] = 0;
+            }
+        }
+    }
 
     // Calls with all lanes' registers: index, first of the inputs that it reads, whether there are any.
     template <typename Each>
@@ -273,14 +284,13 @@ struct Multiplied {
         return row < count ? static_cast<const Number*>(all) + start + place : nullptr;
     }
 
-    // Weights are loaded first: the kernel before has nothing to do with them.
-    __device__ void load(int base) {
-        const Number *weight[TILES][LANES_HELD], *x[2][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
+    // Loads weights, and those of the norm. They come first: the kernel before has nothing to do with them.
+    __device__ void load_weights(int base) {
+        const Number *weight[TILES][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
         lanes(base, [&](int held, int g, int place, bool) {
             UNROLLED for (int tile = 0; tile < TILES; ++tile) {
                 weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, end, place);
             }
-            UNROLLED for (int half = 0; half < 2; ++half) x[half][held] = start_of(p.x, top + g + 8 * half, rows, place);
             gain[held] = static_cast<const Number*>(p.gain) + place;
             shift[held] = static_cast<const Number*>(p.shift) + place;
         });
@@ -296,6 +306,13 @@ struct Multiplied {
                 }
             });
         });
+    }
+
+    __device__ void load_inputs(int base) {
+        const Number* x[2][LANES_HELD];
+        lanes(base, [&](int held, int g, int place, bool) {
+            UNROLLED for (int half = 0; half < 2; ++half) x[half][held] = start_of(p.x, top + g + 8 * half, rows, place);
+        });
         own_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int, int, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
@@ -303,6 +320,21 @@ struct Multiplied {
                 }
             });
         });
+    }
+
+    __device__ void multiply(int base) {
+        own_chunks(base, [&](int i, int) {
+            UNROLLED for (int tile = 0; tile < TILES; ++tile) {
+                if (tile < tiles) add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
+            }
+        });
+    }
+
+    __device__ void load_biases(float (&biases)[ITEMS]) const {
+        UNROLLED for (int item = 0; item < ITEMS; ++item) {
+            const int i = threadIdx.x + item * blockDim.x, output = output_of(i);
+            biases[item] = p.bias && i < COUNT && row_of(i) < rows && output < end ? at<Number>(p.bias, output) : 0;
+        }
     }
 
     // Calls with every number that is there: register, which of two rows, chunk, its word and place in it.
@@ -353,37 +385,15 @@ struct Multiplied {
         });
     }
 
-    __device__ void run() {
-        UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-            UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
-                UNROLLED for (int i = 0; i < 4; ++i) sums[tile][held][i] = 0;
-            }
-        }
-        load(warp);
-        float biases[ITEMS], added[ITEMS];
-        UNROLLED for (int item = 0; item < ITEMS; ++item) {
-            const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
-            const bool there = i < COUNT && row < rows && output < end;
-            biases[item] = there && p.bias ? at<Number>(p.bias, output) : 0;
-            added[item] = there && p.residual ? at<Number>(p.residual, static_cast<Int>(row) * outputs + output) : 0;
-        }
-        for (int base = warp;;) {
-            if (NORMED) normalise(base);  // once: the host sees to it that all of a row is there
-            own_chunks(base, [&](int i, int) {
-                UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                    if (tile < tiles) add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
-                }
-            });
-            base += DEPTH * warps;
-            if (base - warp >= chunks) break;
-            load(base);
-        }
+    // Adds up what all warps have. Calls with every number of the tiles: item, row, output, number.
+    template <typename Take>
+    __device__ void gather(Take take) {
         UNROLLED for (int tile = 0; tile < TILES; ++tile) {
             UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
                 const int g = lane_of(held) / 4, t = lane_of(held) % 4;
                 UNROLLED for (int i = 0; i < 4; ++i) {
-                    const int place = ((g + i / 2 * 8) * TILES + tile) * TILE_OUTPUTS + 2 * t + i % 2;
-                    common.own[warp][place] = sums[tile][held][i];
+                    const int row = g + i / 2 * 8, place = (row * TILES + tile) * TILE_OUTPUTS + 2 * t + i % 2;
+                    if (top + row < rows) common.own[warp][place] = sums[tile][held][i];
                 }
             }
         }
@@ -395,6 +405,29 @@ struct Multiplied {
             UNROLLED for (int other = 0; other < PRODUCT_WARPS; ++other) {
                 if (other < warps) y += common.own[other][i];
             }
+            take(item, row, output, y);
+        }
+    }
+
+    __device__ void run() {
+        load_weights(warp);
+        load_inputs(warp);
+        float biases[ITEMS], added[ITEMS];
+        load_biases(biases);
+        UNROLLED for (int item = 0; item < ITEMS; ++item) {
+            const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
+            const bool there = p.residual && i < COUNT && row < rows && output < end;
+            added[item] = there ? at<Number>(p.residual, static_cast<Int>(row) * outputs + output) : 0;
+        }
+        for (int base = warp;;) {
+            if (NORMED) normalise(base);  // once: the host sees to it that all of a row is there
+            multiply(base);
+            base += DEPTH * warps;
+            if (base - warp >= chunks) break;
+            load_weights(base);
+            load_inputs(base);
+        }
+        gather([&](int item, int row, int output, float y) {
             y += biases[item];
             if (p.relu && y < 0) y = 0;
             Number narrowed;
@@ -404,7 +437,7 @@ struct Multiplied {
             }
             narrow(y + added[item], narrowed);
             static_cast<Number*>(p.y)[static_cast<Int>(row) * outputs + output] = narrowed;
-        }
+        });
     }
 
     __device__ int row_of(int i) const { return top + i / (TILE_OUTPUTS * TILES); }
@@ -414,10 +447,19 @@ struct Multiplied {
 struct Multiply {
     template <typename Number>
     static __device__ void of(const Product& p, Common& common) {
-        if (p.gain) Multiplied<Number, sizeof(Number) == 2 ? 2 : 1, true>(p, common).run();
-        else Multiplied<Number, 1, false>(p, common).run();
+        const unsigned across = static_cast<unsigned>(p.across), row = p.rows > TILE_ROWS ? blockIdx.x / across : 0;
+        const int tile = static_cast<int>(blockIdx.x - row * across), top = static_cast<int>(row) * TILE_ROWS;
+        if (p.gain) {
+            constexpr int TILES = sizeof(Number) == 2 ? 2 : 1;
+            const int tiles = TILES > 1 ? static_cast<int>(p.tiles) : 1;
+            Multiplied<Number, TILES, true>(p, common, top, tile * TILE_OUTPUTS * tiles).run();
+        } else {
+            Multiplied<Number, 1, false>(p, common, top, tile * TILE_OUTPUTS).run();
+        }
     }
 };
+
+#ifndef PARTS_ONLY  // cross.cu takes what is above
 
 extern "C" __global__ void __launch_bounds__(32 * PRODUCT_WARPS, 1) product(const Product p) {
     __shared__ Common common;
@@ -471,3 +513,4 @@ __device__ void Normalise::of(const Norm& p) {
 }
 
 extern "C" __global__ void __launch_bounds__(32) layer_norm(const Norm p) { by_precision<Normalise>(p); }
+#endif
