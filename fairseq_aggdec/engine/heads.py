@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.compiled import compile_layers
+from fairseq_aggdec.engine.decoder_layer import DecoderLayer, run_layers
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import FastLinear, optional_norm, some_outputs
-from fairseq_aggdec.engine.packed_decoder import DecoderLayer, PackedDecoder, run_layers
+from fairseq_aggdec.engine.packed_decoder import PackedDecoder
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import HeadsStruct, ProductStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
