@@ -27,9 +27,8 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import copies_alike
 from fairseq_aggdec.drafters.slot_window import read_alike
-from fairseq_aggdec.engine.attention import attends_alike
+from fairseq_aggdec.engine.attention import attends_alike, crosses_alike
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.cross_attention import reads_alike
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
@@ -65,7 +64,7 @@ GPU_KERNELS: dict[str, tuple[Any, ...]] = {
     "likeliest tokens": (ranks_alike,),
     "steps of beam search": (chooses_alike,),
     "layers for few rows": (computes_alike, *PRECISIONS),
-    "attention to a source with its queries": (reads_alike, *PRECISIONS),
+    "attention to a source with its queries": (crosses_alike, *PRECISIONS),
 }
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs

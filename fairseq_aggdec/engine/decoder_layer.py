@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine import attention, cross_attention
+from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.encoder import FastLayer
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import FastLinear, FastNorm, add, read
@@ -143,14 +143,14 @@ class DecoderLayer(FastLayer):
         """Where the residual connection begins, x (N, C) or ``norm(x)``, and what the slots read of a source (N, C)."""
         asks, before = self.cross_q, self.pre_norm
         at_once = fused and self.fuses(x, window, memory.size(3))
-        at_once = at_once and cross_attention.runs(x.device, x.dtype)
+        at_once = at_once and attention.crosses(x.device, x.dtype)
         if not at_once or norm is None or isinstance(asks, Int8Linear):
             x, q = read(asks, x, norm, before, fused)
             return x, self.attend_source(q, window, memory, memory_mask)
         assert asks.transposed is not None
         kept = None if before else torch.empty_like(x)
         given = norm.parameters, memory, memory_mask, window.width, kept
-        attended = cross_attention.attend(x, asks.transposed, asks.bias, *given)
+        attended = attention.cross_attend(x, asks.transposed, asks.bias, *given)
         return x if kept is None else kept, attended
 
     def attend_source(

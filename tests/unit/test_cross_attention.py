@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fairseq_aggdec.engine import cross_attention
+from fairseq_aggdec.engine import attention
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.kernels.switches import VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
@@ -31,19 +31,19 @@ def compare_cross_attention(seed: int, device: torch.device = CPU) -> None:
     dtype, rows, width = chance.choice([*PRECISIONS]), chance.randint(1, 4), chance.randint(1, 5)
     heads, size = chance.choice(((1, 8), (3, 40), (2, 64), (1, 128), (2, 128)))
     given = rows, width, heads, size, chance.randint(1, 70), chance.random() < 0.7, seed
-    assert cross_attention.alike(dtype, device, *given), (seed, dtype, given)
+    assert attention.cross_alike(dtype, device, *given), (seed, dtype, given)
 
 
 def test_it_gives_what_two_launches_give() -> None:
     for seed in range(150):
         compare_cross_attention(seed)
-    assert all(cross_attention.reads_alike(CPU, dtype) for dtype in PRECISIONS)
+    assert all(attention.crosses_alike(CPU, dtype) for dtype in PRECISIONS)
 
 
 @pytest.mark.parametrize("name", ["cross_attend", "product", "attend"])
 def test_it_runs_where_all_run_whose_work_it_does(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cross_attention.runs(CPU, torch.float16)
+    assert attention.crosses(CPU, torch.float16)
     monkeypatch.setenv(VARIABLE, f"no-{name}")
-    assert not cross_attention.runs(CPU, torch.float16)
+    assert not attention.crosses(CPU, torch.float16)

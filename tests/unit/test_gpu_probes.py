@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_aggdec.cli import doctor
-from fairseq_aggdec.engine import attention, cross_attention
+from fairseq_aggdec.engine import attention
 from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.switches import GPU_KERNELS, VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
@@ -67,7 +67,6 @@ def test_every_kernel_is_tried(name: str) -> None:
     with (
         mock.patch.object(operators, "operators", lambda: spoilt),
         mock.patch.object(attention, "operators", lambda: spoilt),
-        mock.patch.object(cross_attention, "operators", lambda: spoilt),
         mock.patch.object(products, "operators", lambda: spoilt),
     ):
         assert not agree(CPU, *precisions[1:2])
