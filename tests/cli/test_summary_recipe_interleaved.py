@@ -14,6 +14,7 @@ from tests.cli.wmt_files import recipe
 SETTINGS = {
     "GPUS": "0",
     "MAX_UPDATE": "2",
+    "WARMUP": "3",
     "MODEL_FLAGS": "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
     "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2",
     "TRAIN_FLAGS": "--disable-validation",
@@ -65,6 +66,7 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
     assert penalised in distilled["command"]
     model = load_checkpoint(str(work / "interleaved-2x1-distilled-model" / "model.pt"))
     assert (model["cfg"]["model"].directions, model["cfg"]["optimizer"]["lr"]) == (2, [0.0007])
+    assert model["cfg"]["lr_scheduler"].warmup_updates == 3
     # An article is so many times as long as its summary, and so many batches more make 25000 target tokens.
     pieces = [
         (work / "subwords" / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")

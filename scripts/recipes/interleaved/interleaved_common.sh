@@ -15,7 +15,7 @@
 # sets DATA, DISTILLED and GPUS, and calls grid. The first row, which speed-ups are over, is the Transformer on raw data
 # with the first of BEAMS.
 # Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
-# decoder), BEAMS (4 1), LENPEN (0.6), LENGTH_PENALTY (gnmt), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), SAVE_EVERY (5000), RUN
+# decoder), BEAMS (4 1), LENPEN (0.6), LENGTH_PENALTY (gnmt), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), WARMUP (4000), AVERAGE (5), SAVE_EVERY (5000), RUN
 # (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs; the recipe may
 # count otherwise), MAX_UPDATE (300000; the paper does not say how long it trains).
 
@@ -30,6 +30,7 @@ LENPEN=${LENPEN:-0.6}
 LENGTH_PENALTY=${LENGTH_PENALTY:-gnmt}
 ENGINE=(--decoding interleaved --variant "length-penalty=$LENGTH_PENALTY" --lenpen "$LENPEN")
 LR=${LR:-0.0007}
+WARMUP=${WARMUP:-4000}
 AVERAGE=${AVERAGE:-5}
 SAVE_EVERY=${SAVE_EVERY:-5000}
 RUN=${RUN:-interleaved}
@@ -75,7 +76,7 @@ fit() {
     mapfile -t flags < <(architecture "$1")
     learn "$(model_name "$@")" "$AVERAGE" "$data" "${flags[@]}" ${3:+--decoder-layers "$3"} --share-all-embeddings \
         --criterion label_smoothed_cross_entropy --dropout 0.1 --attention-dropout 0.1 \
-        --adam-betas '(0.9, 0.98)' --adam-eps 1e-8 --lr "$LR" --warmup-updates 4000 --warmup-init-lr 1e-7 \
+        --adam-betas '(0.9, 0.98)' --adam-eps 1e-8 --lr "$LR" --warmup-updates "$WARMUP" --warmup-init-lr 1e-7 \
         --max-tokens 3125 --update-freq "${UPDATE_FREQ:-$(((8 + gpus - 1) / gpus))}" \
         --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" --no-epoch-checkpoints
 }
