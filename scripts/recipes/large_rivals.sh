@@ -4,6 +4,8 @@
 #
 #   scripts/recipes/large_rivals.sh
 #
+# The table `start` says what processor time and memory the 8-bit forms take until their first sentence is written.
+#
 # A random model may write one word again and again, which what beam search evaluates ahead foretells: the rows "without
 # look-ahead" are what a model gains at least. Each form and search is a run of its own, because of the memory. Needs 12 GB of
 # memory and 16 GB of disk.
@@ -72,3 +74,6 @@ for form in $FORMS; do
         done
     done
 done
+if [ -d "$WORK/packed-int8" ] && [ ! -e "$WORK/tables/start.md" ]; then
+    $QUIET "$PYTHON" -m scripts.recipes.large_start "$WORK" --size "$SIZE" --output "$WORK/tables/start"
+fi

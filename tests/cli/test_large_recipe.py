@@ -19,6 +19,13 @@ def test_packed_models_beside_stock(tmp_path: Path) -> None:
     assert (tmp_path / "packed-int8" / "packed.safetensors").exists()
     made = json.loads((tmp_path / "tables" / "int8-beam5-1.json").read_text())
     assert [row["system"] for row in made["results"]][:2] == ["beam5", "search5-int8"]
+    starts = json.loads((tmp_path / "tables" / "start.json").read_text())["results"]
+    assert [(row["model"], row["beam"]) for row in starts] == [
+        ("packed in 8 bits", 1),
+        ("packed in 8 bits", 5),
+        ("checkpoint, int8", 1),
+    ]
+    assert all(0 < row["ready"] < row["first"] and row["own"] <= row["memory"] for row in starts)
     other = recipe("large_rivals", WORK=str(tmp_path), FORMS="int4", **settings)
     assert other.returncode == 2
     assert "FORMS: int8, float32" in other.stderr
