@@ -33,11 +33,10 @@ REQUIREMENTS = [
 ]
 EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
-    "bulk": ["submitit>=1.5,<2", "zstandard>=0.22,<1"],
+    "bulk": ["zstandard>=0.22,<1"],
     "convert": ["safetensors>=0.4,<1", "transformers>=4.57,<5"],  # models of other libraries
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
-    "ray": ["ray[data]>=2.40,<3"],  # 500 MB
     "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
     "rivals": [  # other engines, to compare with
         "ctranslate2>=4.5,<5",

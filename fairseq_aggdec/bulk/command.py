@@ -27,7 +27,7 @@ from fairseq_aggdec.bulk.relevant import (
     text_options,
 )
 from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, LineTranslator
-from fairseq_aggdec.jobs import ending, workers
+from fairseq_aggdec.jobs import workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
 from fairseq_aggdec.methods.refusing import refuse_no_batch, refuse_senseless
 
@@ -54,8 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("text files").add_argument
-    lines = "a sentence a line; .gz and .zst are read as such; a pipe will do, - is standard input"
-    add("--input-file", required=True, metavar="FILE", help=lines)
+    lines = "a sentence a line; .gz and .zst are read as such"
+    add("--input-file", type=Path, required=True, metavar="FILE", help=lines)
     add(
         "--output-file",
         type=Path,
@@ -121,11 +121,10 @@ def make_header(
         "options": relevant_options(session, files) | text_options(session, files) | own,
         "sentences": index.lines,
         "shards": index.shards,
-        NOTES: {"model": [path.name for path in paths], "input": places.source},
+        NOTES: {"model": [path.name for path in paths], "input": str(places.source)},
     }
 
 
-@ending.insisted()
 def main(arguments: list[str]) -> None:
     """Translates; ``arguments`` are those of the command line."""
     sys.argv = ["aggdec-generate", *arguments]
@@ -135,21 +134,15 @@ def main(arguments: list[str]) -> None:
     places = BulkPlaces(args.input_file, args.output_file)
     check(cfg, places)
     places.check()
-    if args.launcher != workers.HERE:
-        if places.read_once:
-            raise BulkError(
-                "--launcher: workers do not share standard input or a pipe, name a file"
-            )
-        workers.launch(args, "aggdec-generate", places.parts / "launcher")
-        return
     workers.begin(cfg.common.cpu)
-    path = places.input_path(args.lease)
-    index = text.make_index(path, args.shard_size)
-    source = text.Text(path, index)  # now: another worker may end while the model is loaded
+    index = text.make_index(places.source, args.shard_size)
+    source = text.Text(
+        places.source, index
+    )  # now: another worker may end while the model is loaded
     files = FilesBefore(cfg)
     session = Session(build_parser(), arguments, data=False, always_draft=False)
     translator = make_translator(session)
-    job = Job(places.parts, NAME, make_header(session, index, places, files), args.lease)
+    job = Job(places.parts, NAME, make_header(session, index, places, files))
     job.begin()
     batch_size, max_tokens = cfg.dataset.batch_size, cfg.dataset.max_tokens
     if batch_size is None and max_tokens is None:

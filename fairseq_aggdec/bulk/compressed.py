@@ -67,9 +67,8 @@ class _Frames(io.RawIOBase):
     def __init__(self, path: Path, kind: str, begin: Callable[[], Any], error: type[Exception]):
         self.file, self.kind, self.begin, self.error = path.open("rb"), kind, begin, error
         self.frame: Any = None  # that is being decompressed; None: between two frames
-        self.frames, self.length = 0, 0  # how many were begun, and bytes of the last one
+        self.frames = 0  # how many were begun
         self.packed, self.content = b"", memoryview(b"")  # what is read and not yet used
-        self.needs_mark = _is_bgzip(self.file.peek(14))
 
     def readable(self) -> bool:
         return True
@@ -92,14 +91,13 @@ class _Frames(io.RawIOBase):
                 self.packed = self.packed.lstrip(b"\0")
                 if not self.packed:
                     return
-            self.frame, self.length = self.begin(), 0
+            self.frame = self.begin()
             self.frames += 1
         try:
             self.content = memoryview(self.frame.decompress(self.packed))
         except self.error as error:
             behind = f" behind the end of frame {self.frames - 1}" if self.frames > 1 else ""
             raise DamagedError(f"it is no {self.kind}{behind}: {error}") from None
-        self.length += len(self.content)
         self.packed = b""
         if self.frame.eof:
             self.packed, self.frame = self.frame.unused_data, None
@@ -109,15 +107,7 @@ class _Frames(io.RawIOBase):
             raise DamagedError(f"it is empty, even an empty text is some bytes of {self.kind}")
         if self.frame is not None:
             raise DamagedError(f"it is cut, the end of its {self.kind} is missing")
-        if self.needs_mark and self.length:
-            raise DamagedError("it is cut, the mark at the end of a bgzip file is missing")
 
     def close(self) -> None:
         self.file.close()
         super().close()
-
-
-def _is_bgzip(start: bytes) -> bool:
-    """Tells whether gzip was made by bgzip: its first member has an extra field ``BC``, and an empty member is the
-    last."""
-    return start[:3] == b"\x1f\x8b\x08" and start[3:4] == b"\x04" and start[12:14] == b"BC"

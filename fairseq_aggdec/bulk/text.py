@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
-import sys
-import uuid
 import zlib
 from array import array
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
@@ -15,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_aggdec.bulk.compressed import ENDINGS, DamagedError, open_read
-from fairseq_aggdec.bulk.relevant import digest
-from fairseq_aggdec.jobs.job import BulkError, put_anew
+from fairseq_aggdec.jobs.job import BulkError
 
 logger = logging.getLogger(__name__)
 
-STDIN = "-"
 # Bytes: a file without ends of lines is no text, and must not fill the memory.
 LONGEST_LINE = 1 << 20
 CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at once
@@ -148,34 +143,6 @@ class Text:
 
     def close(self) -> None:
         self.file.close()
-
-
-def keep(source: str, path: Path) -> None:
-    """Puts what can be read only once into a file: it is read from many places, and again after a kill.
-
-    Args:
-        source: a pipe, or ``-`` for standard input.
-        path: of the file.
-
-    Raises:
-        BulkError: the file is there already, from a run before, and holds something else.
-    """
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with partial.open("xb") as file:
-            if source == STDIN:
-                shutil.copyfileobj(sys.stdin.buffer, file, CHUNK)
-            else:
-                with open(source, "rb") as pipe:
-                    shutil.copyfileobj(pipe, file, CHUNK)
-        # Before it gets its place, where it may not stay under this name.
-        wanted = digest([partial])
-        put_anew(partial, path)
-        if digest([path]) != wanted:
-            name = "standard input" if source == STDIN else source
-            raise BulkError(f"{name} is not what it was when {path} was written")
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def content_digest(path: Path) -> str:

@@ -1,7 +1,6 @@
 """Bulk translation: a text of any size, line by line, into a file that is there when all of it is.
 
     OUT.parts/text.job.json, text.7-of-40.shard ...    the job, see ``job.py``
-    OUT.parts/input                                    what came from standard input or a pipe
     OUT.parts/output.3f2a...partial                    an attempt to put the shards together
     OUT.parts/merged.json                              digest of the text that the shards make
     OUT                                                comes last, whole; then the shards go
@@ -12,6 +11,7 @@ The output of a line depends on the lines of its shard at most (they are decoded
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -28,13 +28,12 @@ from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bulk import compressed, text
-from fairseq_aggdec.bulk.text import STDIN, Text
-from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.bulk.text import Text
+from fairseq_aggdec.jobs.claims import turn
 from fairseq_aggdec.jobs.job import (
     BulkError,
     Job,
     header_path,
-    put_anew,
     sync,
     write_durably,
 )
@@ -42,8 +41,7 @@ from fairseq_aggdec.jobs.workers import forget
 
 logger = logging.getLogger(__name__)
 
-NAME, MERGED, KEPT_INPUT, MERGE = "text", "merged.json", "input", "merge"
-KEPT_INPUTS = (KEPT_INPUT, *(KEPT_INPUT + ending for ending in compressed.ENDINGS))
+NAME, MERGED, MERGE = "text", "merged.json", "merge"
 ATTEMPTS = ("output*.partial", f"{MERGED}.*.partial")  # files of those who put the shards together
 JSON_LINES = ".jsonl"
 
@@ -53,11 +51,11 @@ class BulkPlaces:
     """Places where a text comes from and goes to.
 
     Attributes:
-        source: ``--input-file``: a file, a pipe, or ``-`` for standard input.
+        source: ``--input-file``.
         target: ``--output-file``.
     """
 
-    source: str
+    source: Path
     target: Path
 
     @property
@@ -69,27 +67,15 @@ class BulkPlaces:
         """Tells whether the output is JSON lines, all hypotheses of each line; else a line of text, the best one."""
         return self.target.name.removesuffix(".gz").removesuffix(".zst").endswith(JSON_LINES)
 
-    @property
-    def read_once(self) -> bool:
-        """Tells whether the text comes through standard input or a pipe (a FIFO, the shell's ``<(...)``)."""
-        path = Path(self.source)
-        return self.source == STDIN or path.is_fifo() or path.is_char_device()
-
-    @property
-    def kept_input(self) -> Path:
-        """The file in which a text is kept that can be read only once, compressed as it came."""
-        ending = Path(self.source).suffix
-        return self.parts / (KEPT_INPUT + (ending if ending in compressed.ENDINGS else ""))
-
     def check(self) -> None:
         """Refuses, before any work, what cannot be read or must not be replaced.
 
         Raises:
             BulkError, FileNotFoundError
         """
-        if Path(self.source).is_dir():
+        if self.source.is_dir():
             raise BulkError(f"--input-file: {self.source} is a folder, name a file")
-        if not self.read_once and not Path(self.source).is_file():
+        if not self.source.is_file():
             raise BulkError(f"--input-file: there is no file {self.source}")
         if not self.target.parent.is_dir():
             raise BulkError(f"--output-file: there is no folder {self.target.parent}")
@@ -99,12 +85,7 @@ class BulkPlaces:
             raise BulkError(f"--output-file: {self.parts} is in the way, which is not ours")
         begun = header_path(self.parts, NAME).exists()
         found = {path.name for path in self.parts.iterdir()} if self.parts.exists() else set()
-        foreign = {
-            name
-            for name in found
-            if name not in ("launcher", *KEPT_INPUTS) and not name.endswith((".partial", ".claim"))
-        }
-        if foreign and not begun:
+        if not begun and any(not name.endswith((".partial", ".claim")) for name in found):
             raise BulkError(
                 f"--output-file: {self.parts} holds files that are not ours: move it away"
             )
@@ -118,30 +99,6 @@ class BulkPlaces:
             return bool(text.content_digest(self.target) == wanted)
         except (FileNotFoundError, ValueError, TypeError, KeyError, compressed.DamagedError):
             return False
-
-    def input_path(self, lease: float) -> Path:
-        """The file to read; what can be read only once is put into one first, by one worker.
-
-        Raises:
-            BulkError: another worker has read a part of it, or it is not what an earlier run has read.
-        """
-        if not self.read_once:
-            return Path(self.source)
-        self.parts.mkdir(exist_ok=True)
-        path, waited = self.kept_input, False
-
-        def wait() -> None:
-            nonlocal waited
-            waited = True
-
-        with Claims(self.parts, lease).turn(KEPT_INPUT, path.exists, wait) as mine:
-            if waited and not path.exists():
-                raise BulkError(
-                    f"--input-file {self.source}: another worker has read a part of it and ended: start again"
-                )
-            if mine and not waited:
-                text.keep(self.source, path)
-        return path
 
 
 @dataclass
@@ -231,21 +188,14 @@ def work(job: Job, places: BulkPlaces, source: Text, translate: LineTranslator, 
     def wait() -> None:
         logger.info("another worker writes %s: waiting for it", places.target)
 
-    def put_together() -> None:
-        take_away(places.parts, *ATTEMPTS)
-        if not places.is_merged():
-            merge(job, places)
-        clean(job, places)
-
-    job.claims.settle(MERGE, places.is_merged, put_together, wait)
+    with turn(places.parts, MERGE, places.is_merged, wait) as mine:
+        if mine:
+            for path in itertools.chain(*map(places.parts.glob, ATTEMPTS)):
+                path.unlink(missing_ok=True)
+            if not places.is_merged():
+                merge(job, places)
+            clean(job)
     logger.info("%s is complete: %d lines", places.target, source.index.lines)
-
-
-def take_away(folder: Path, *patterns: str) -> None:
-    """Removes files of dead or lapsed holders of a claim, for who holds it: then they can put nothing in place."""
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
 
 
 def merge(job: Job, places: BulkPlaces) -> None:
@@ -253,7 +203,6 @@ def merge(job: Job, places: BulkPlaces) -> None:
 
     Raises:
         BulkError: a shard is damaged, or somebody else's file has come to the place.
-        OSError: where the claim was lost: the next holder has taken the file away.
     """
     partial = places.parts / f"output.{uuid.uuid4().hex}.partial"
     try:
@@ -268,21 +217,16 @@ def merge(job: Job, places: BulkPlaces) -> None:
             os.fsync(file.fileno())
         written = json.dumps({"sha256": whole.hexdigest()}).encode() + b"\n"
         write_durably(places.parts / MERGED, written)
-        put_anew(partial, places.target)
-        if not places.is_merged():
+        if os.path.lexists(places.target):
             raise BulkError(f"{places.target} has come while the text was translated: move it away")
+        partial.replace(places.target)
     finally:
         partial.unlink(missing_ok=True)
     sync(places.target.parent)
 
 
-def clean(job: Job, places: BulkPlaces) -> None:
+def clean(job: Job) -> None:
     """Removes what the output was made of; header and digest stay: who comes later sees that all is done."""
     for number in range(job.shards):
-        if not job.claims.holds(MERGE):  # the place may have another job by now
-            return
         job.shard_path(number).unlink(missing_ok=True)
-    with job.claims.take(KEPT_INPUT) as mine:
-        if mine:
-            take_away(places.parts, *KEPT_INPUTS, f"{KEPT_INPUT}*.partial")
     job.tidy()

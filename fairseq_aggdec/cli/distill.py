@@ -5,13 +5,14 @@
 
 takes every flag of fairseq-generate and of the plugin. Any number of processes and machines may run the first command
 at once, come later and be killed at any moment: each claims the next shard that nobody works on, and the result is the
-same to the byte. scripts/distill.sh starts one process per GPU; so do torchrun, srun and --launcher (docs/bulk.md).
+same to the byte. scripts/distill.sh starts one process per GPU; so do torchrun and srun (docs/bulk.md).
 """
 
 import argparse
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.distill import distillation, output_folder, shards
 from fairseq_aggdec.distill.distillation import DistillationError, Output
 from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
-from fairseq_aggdec.jobs import ending, workers
-from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs.claims import claim, turn
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, UnfinishedError
 from fairseq_aggdec.search.errors import NonFiniteError
 
@@ -158,7 +159,7 @@ def decode(session: Session, subset: str, files: FilesBefore) -> None:
     generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
     batches = make_batches(session, subset)
     header = make_header(session, subset, batches, generator.beam_size, files)
-    job = Job(session.args.output / SHARDS, subset, header, session.args.lease)
+    job = Job(session.args.output / SHARDS, subset, header)
     job.begin()
 
     def make(shard: int) -> bytes:
@@ -205,7 +206,6 @@ def longest_output(generator: Any, sample: dict[str, Any]) -> int | None:
 UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 
 
-@ending.insisted()
 def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     subsets = args.subsets or [args.gen_subset]
     check_teacher(cfg)
@@ -213,9 +213,6 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     for subset in subsets:
         data_folder(cfg).prefix(subset)
     if not args.merge:
-        if args.launcher != workers.HERE:
-            workers.launch(args, "aggdec distill", args.output / SHARDS / "launcher")
-            return
         workers.begin(cfg.common.cpu)
         given = [*sys.argv[1:], "--gen-subset", subsets[0]]
         files = FilesBefore(cfg)
@@ -223,47 +220,21 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
         for subset in subsets:
             decode(session, subset, files)
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
-    claims = Claims(args.output / SHARDS, args.lease)
     if args.merge:
-        merge_anew(args, cfg, subsets, claims)
+        with claim(args.output / SHARDS, MERGE) as mine:
+            if not mine:
+                raise DistillationError(
+                    f"another process makes {args.output} just now: wait for it"
+                )
+            merge(args, cfg, subsets)
         return
-
-    def make() -> None:
-        output_folder.fence(args.output)
-        if is_merged(args, subsets):
-            print(f"{args.output} is made already")
-        else:
-            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
-
     # Not before the folder is whole does a worker end: what follows in a script reads it.
-    mine = claims.settle(
-        MERGE,
-        lambda: is_merged(args, subsets),
-        make,
-        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
-    )
-    if not mine:
-        print(f"{args.output} is made already")
-
-
-def merge_anew(
-    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], claims: Claims
-) -> None:
-    """Makes the data folder, whether or not it is there; :class:`DistillationError` if another process makes it."""
-    with claims.take(MERGE) as mine:
-        if not mine:
-            raise DistillationError(
-                f"another process makes {args.output} just now ({claims.holder(MERGE)}): wait for it, or delete that "
-                "file if the process is dead"
-            )
-        try:
-            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
-        except OSError:
-            if claims.holds(MERGE):
-                raise
-            raise DistillationError(
-                f"another process has begun to make {args.output} while this one stood still: wait for it"
-            ) from None
+    told = partial(print, f"another process makes {args.output}: waiting for it", flush=True)
+    with turn(args.output / SHARDS, MERGE, lambda: is_merged(args, subsets), told) as mine:
+        if mine and not is_merged(args, subsets):
+            merge(args, cfg, subsets)
+        else:
+            print(f"{args.output} is made already")
 
 
 def main() -> None:

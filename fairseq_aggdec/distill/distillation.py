@@ -17,13 +17,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_aggdec.jobs.job import BulkError, damaged
+from fairseq_aggdec.jobs.job import BulkError
 
 REASONS = ("too long", "empty", "cut", "length ratio")
 
@@ -56,33 +54,12 @@ def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def read_batches(path: Path, body: bytes) -> list[list[Output]]:
-    """Reads batches from the body of a shard; ``path`` is for the message.
-
-    Raises:
-        BulkError: a line is no batch.
-    """
-    lines = body.split(b"\n")[:-1]
-    return [_batch(path, number, line) for number, line in enumerate(lines, 2)]
-
-
-def _batch(path: Path, number: int, line: bytes) -> list[Output]:
-    try:
-        outputs = [
-            Output(sentence, cut, _token_ids(tokens)) for sentence, cut, tokens in json.loads(line)
-        ]
-        if not all(type(o.sentence) is int and type(o.cut) is bool for o in outputs):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise damaged(path, number) from None
-    return outputs
-
-
-def _token_ids(tokens: Any) -> NDArray[np.int32]:
-    """Whole numbers as they are: NumPy would cut fractions off, and take texts and truth values for numbers."""
-    if not all(type(token) is int for token in tokens):
-        raise ValueError
-    return np.array(tokens, dtype=np.int32)
+def read_batches(body: bytes) -> list[list[Output]]:
+    """Reads batches from the body of a shard."""
+    return [
+        [Output(sentence, cut, np.array(tokens, np.int32)) for sentence, cut, tokens in batch]
+        for batch in map(json.loads, body.splitlines())
+    ]
 
 
 # -- what is kept

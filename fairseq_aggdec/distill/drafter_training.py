@@ -170,14 +170,19 @@ class DrafterTraining:
         flags = ["--path", str(self.args.path), "--batch-size", "64", *self.cpu]
         flags += [*self.args.distill_flags, "--decoding", "greedy", "--beam", "1", "--keep-cut"]
         if not self.cpu:
-            gpus = torch.cuda.device_count()
             flags += ["--bf16"]
-            flags += ["--launcher", "local", "--workers", str(gpus)] if gpus > 1 else []
         return flags
 
     def distil(self, options: Sequence[str], folder: Path) -> None:
-        arguments = ["distill", *options, "--output", str(folder)]
-        self.run("fairseq_aggdec.cli.main", arguments, None)
+        module, arguments = (
+            "fairseq_aggdec.cli.main",
+            ["distill", *options, "--output", str(folder)],
+        )
+        gpus = 0 if self.cpu else torch.cuda.device_count()
+        if gpus > 1:
+            arguments = ["--standalone", f"--nproc-per-node={gpus}", "-m", module, *arguments]
+            module = "torch.distributed.run"
+        self.run(module, arguments, None)
 
     def training_flags(self) -> list[str]:
         """Options of fairseq-train but DATA and the folder of checkpoints."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,33 +42,22 @@ def data_folder(cfg: DictConfig) -> DataFolder:
     return DataFolder(Path(paths[0]), *languages, cfg.task.dataset_impl)
 
 
-def merge(
-    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], holds: Callable[[], bool]
-) -> None:
-    """Makes the output a data folder. Where its summary is, the folder is whole.
-
-    Args:
-        holds: whether this process still holds the claim on merging.
-
-    Raises:
-        OSError: where it does not, at the latest when a file is put in place.
-    """
+def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None:
+    """Makes the output a data folder. Where its summary is, the folder is whole."""
     data = data_folder(cfg)
     distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
     task = tasks.setup_task(cfg.task)
     for found in distilled:
         if found.header["data"] != digest(data.files(found.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
-        shards.check_tokens(found, task.target_dictionary)
-    output_folder.fence(args.output)
-    with output_folder.attempt(args.output, holds) as partial:
+    with output_folder.attempt(args.output) as partial:
         distilled_folder.copy_the_rest(data, partial, subsets)
         made: dict[str, dict[str, Any]] = {}
         for found in distilled:
             made[found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
         headers = {found.header["subset"]: found.header for found in distilled}
         for subset, header in headers.items():
-            Job(args.output / SHARDS, subset, header, args.lease).tidy()
+            Job(args.output / SHARDS, subset, header).tidy()
         summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": made}
         summary |= {"from": origin(args, headers)}
         (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")

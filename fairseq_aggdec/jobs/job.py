@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.jobs.claims import LEASE, POLL, Claims
+from fairseq_aggdec.jobs.claims import POLL, claim, turn
 
 logger = logging.getLogger(__name__)
 
@@ -48,16 +48,14 @@ class Job:
         name: of the files.
         header: what the results depend on; ``shards`` is their number, ``sentences`` that of all of them together,
             ``options`` what the user chose, by name, and ``notes`` what may differ.
-        lease: see :class:`~fairseq_aggdec.jobs.claims.Claims`.
 
     Attributes:
         digest: of all in the header but the notes; every shard names it.
     """
 
-    def __init__(self, folder: Path, name: str, header: Header, lease: float = LEASE):
+    def __init__(self, folder: Path, name: str, header: Header):
         self.folder, self.name, self.header = folder, name, header
         self.shards: int = header["shards"]
-        self.claims = Claims(folder, lease)
         counted = {key: value for key, value in header.items() if key != NOTES}
         self.digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
@@ -72,13 +70,9 @@ class Job:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = header_path(self.folder, self.name)
-        with self.claims.turn(path.name, path.exists, lambda: None) as mine:
+        with turn(self.folder, path.name, path.exists) as mine:
             if mine and not path.exists():
-                try:
-                    write_durably(path, json.dumps(self.header).encode() + b"\n", anew=True)
-                except FileNotFoundError:  # others have ended, and tidied, meanwhile
-                    if self.claims.holds(path.name):
-                        raise
+                write_durably(path, json.dumps(self.header).encode() + b"\n")
         check_header(str(path), read_header(path), self.header)
 
     def left(self) -> list[int]:
@@ -119,19 +113,12 @@ class Job:
         path = self.shard_path(number)
         if path.exists() or finished():
             return False
-        with self.claims.take(path.stem) as mine:
+        with claim(self.folder, path.stem) as mine:
             if not mine or path.exists() or finished():
                 return False
-            try:
-                body = make(number)
-                head = self._head(number) | {"sha256": hashlib.sha256(body).hexdigest()}
-                if self.claims.holds(path.stem):
-                    write_durably(path, json.dumps(head).encode() + b"\n" + body)
-            except (OSError, BulkError):
-                # Who has taken the claim over may have taken away what was needed, its work done.
-                if self.claims.holds(path.stem):
-                    raise
-                return False
+            body = make(number)
+            head = self._head(number) | {"sha256": hashlib.sha256(body).hexdigest()}
+            write_durably(path, json.dumps(head).encode() + b"\n" + body)
         progress.report()
         return True
 
@@ -175,10 +162,10 @@ class Job:
             written, _, _ = path.name.rsplit(".", 2)
             self._remove(path, written.removesuffix(".shard"))
         for path in self.folder.glob(f"{self.name}.*.claim"):
-            self._remove(path, path.name.rsplit(".", 2)[0])
+            self._remove(path, path.stem)
 
-    def _remove(self, path: Path, claim: str) -> None:
-        with self.claims.take(claim) as mine:
+    def _remove(self, path: Path, name: str) -> None:
+        with claim(self.folder, name) as mine:
             if mine:
                 path.unlink(missing_ok=True)
 
@@ -213,41 +200,21 @@ class Progress:
 # -- files
 
 
-def write_durably(path: Path, content: bytes, anew: bool = False) -> None:
-    """Writes a file whole: it is on disk under its name when the call returns, or not there.
-
-    Args:
-        anew: of two processes the first one's content stays.
-    """
+def write_durably(path: Path, content: bytes) -> None:
+    """Writes a file whole: it is on disk under its name when the call returns, or not there."""
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if anew:
-            put_anew(partial, path)
-        else:
-            partial.replace(path)
+        partial.replace(path)
     except OSError as error:  # a full disk: to write tells no name
         error.filename = error.filename or str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)
-
-
-def put_anew(partial: Path, path: Path) -> None:
-    """Gives a file its name, unless there is one of this name; then that stays."""
-    try:
-        path.hardlink_to(partial)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:  # somebody has taken away what was to get the name
-        raise
-    except OSError:  # a file system without links: what comes between these two lines is replaced
-        if not os.path.lexists(path):
-            partial.replace(path)
 
 
 def sync(path: Path) -> None:
@@ -259,10 +226,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def damaged(path: Path, line: int = 1) -> BulkError:
+def damaged(path: Path) -> BulkError:
     return BulkError(
-        f"{path}, line {line} and on, is not what was written there: the file was changed or the disk failed; "
-        "delete it and this shard is made anew"
+        f"{path} is not what was written there: the file was changed or the disk failed; delete it and this shard is "
+        "made anew"
     )
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, redirect_stdout
@@ -24,11 +23,10 @@ from fairseq_aggdec.bulk.relevant import FilesBefore, relevant_options
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
-from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.jobs.claims import claim
 from scripts import random_models
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
-    COUNT,
     LANGUAGES,
     LONGEST,
     OPTIONS,
@@ -39,7 +37,6 @@ from tests.cli.distilling import (
     write_folder,
 )
 from tests.support import make_dictionary
-from tests.unit.test_distillation import change
 
 
 @pytest.fixture(scope="module")
@@ -262,52 +259,6 @@ def test_a_folder_of_somebody_else_is_refused(
     assert contents_of(tmp_path) == before
 
 
-def test_merging_replaces_only_what_it_made(
-    folder: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    """A file that came into the folder while it was decoded stays, and nothing else is moved."""
-    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    (tmp_path / "shards" / "merged.json").unlink()
-    name = f"train.{PAIR}.{random_models.SOURCE}.bin"
-    (tmp_path / name).write_text("precious")
-    assert f"would replace ({name})" in refused(folder, tmp_path, "--merge")
-    assert {path.name for path in tmp_path.iterdir()} == {"shards", name}
-    assert (tmp_path / name).read_text() == "precious"
-    (tmp_path / name).unlink()
-    distill(folder, tmp_path, "--merge")
-    distill(folder, tmp_path, "--merge")  # its own files it replaces
-    assert contents(tmp_path) == contents(undisturbed)
-
-
-@pytest.mark.parametrize("name", ["merge.partial", "text"])
-def test_links_are_not_followed(name: str, folder: Path, undisturbed: Path, tmp_path: Path) -> None:
-    shutil.copytree(undisturbed / "shards", tmp_path / "out" / "shards")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "precious").write_text("precious")
-    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere")
-    before = contents_of(tmp_path)
-    assert f"{name} is a symbolic link" in refused(folder, tmp_path / "out", "--merge")
-    after = contents_of(tmp_path)
-    assert {path: after[path] for path in before} == before
-
-
-def test_a_shard_that_was_changed_replaces_nothing(
-    folder: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(undisturbed, tmp_path / "out")
-    path = tmp_path / "out" / "shards" / f"train.0-of-{COUNT}.shard"
-    change(path, lambda batches: batches[0][0][2].append(99999999))
-    before = contents_of(tmp_path)
-    assert "the token id 99999999 cannot" in refused(folder, tmp_path / "out", "--merge")
-    assert contents_of(tmp_path) == before
-
-
-def test_a_folder_of_an_earlier_version_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "train.0-of-2.jsonl").write_text("{}\n")
-    assert "was begun by an earlier version" in refused(folder, tmp_path)
-
-
 # -- more than one process
 
 
@@ -316,10 +267,8 @@ def test_one_process_merges(
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     with ExitStack() as stack:
-        assert stack.enter_context(Claims(tmp_path / "shards").take("merge"))
-        found = refused(folder, tmp_path, "--merge")
-        assert "another process makes" in found and "delete that file if" in found
-        assert f"(on {socket.gethostname()}, see {tmp_path}/shards/merge.0.claim)" in found
+        assert stack.enter_context(claim(tmp_path / "shards", "merge"))
+        assert "another process makes" in refused(folder, tmp_path, "--merge")
         waited = mock.Mock(side_effect=lambda seconds: stack.close())
         with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", waited):
             # The other one ends while this one waits, and has made nothing.

@@ -18,7 +18,6 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.cli import refusals
 from scripts import random_models
 from tests import warm
 from tests.cli.commands import ROOT
@@ -118,7 +117,7 @@ def test_kills_and_workers_change_nothing(
         distill(folder, tmp_path, *more, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
     left = {path.name for path in (tmp_path / "shards").iterdir()}
-    assert left == {*whole, "train.job.json", "merged.json"}
+    assert left == {*whole, "train.job.json"}
 
 
 @pytest.mark.parametrize("seen", ["merge.*.partial", f"valid.{PAIR}.{random_models.SOURCE}.bin"])
@@ -138,44 +137,27 @@ def test_a_killed_merge_is_repeated(
     assert not list(tmp_path.glob("merge.*"))
 
 
-@pytest.mark.parametrize("more", [[], ["--max-length-ratio", "2"]])
-def test_a_merge_that_stands_still_for_longer_than_its_lease(
-    more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
+def test_a_merge_that_stands_still_is_waited_for(
+    folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Another one merges, with another filter too; when the first goes on, files of both are not mixed."""
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     seen = str(tmp_path / f"valid.{PAIR}.{random_models.SOURCE}.bin")
     paused = context.Process(target=run_until, args=(seen, signal.SIGSTOP))
-    given = arguments(folder, tmp_path, "--lease", "1", "--merge")
-    with mock.patch.object(sys, "argv", ["aggdec", "distill", *given]):
+    with mock.patch.object(
+        sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]
+    ):
         paused.start()
     stat = Path(f"/proc/{paused.pid}/stat")
     while stat.read_text().rpartition(")")[2].split()[0] != "T":
         assert paused.exitcode is None
         paused.join(0.01)
     try:
-        distill(folder, tmp_path, "--lease", "1", *more)
+        with mock.patch("time.sleep", lambda _: os.kill(paused.pid or 0, signal.SIGCONT)):
+            distill(folder, tmp_path)
     finally:
-        os.kill(paused.pid or 0, signal.SIGCONT)
         paused.join()
-    assert paused.exitcode == refusals.REFUSED
-    assert not list(tmp_path.glob("merge.*"))
-    expected = tmp_path / "shards" / "expected"
-    shutil.copytree(undisturbed / "shards", expected / "shards")
-    distill(folder, expected, "--merge", *more)
-    assert contents(tmp_path) == contents(expected)
-
-
-def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> None:
-    """As a preempted job gets it: nobody has to wait for the lease."""
-    process = start(folder, tmp_path)
-    while process.exitcode is None and not shards(tmp_path):
-        process.join(0.001)
-    process.terminate()
-    process.join()
-    assert process.exitcode == 128 + signal.SIGTERM
-    assert 0 < len(shards(tmp_path)) < COUNT
-    assert not list((tmp_path / "shards").glob("*.claim"))
+    assert paused.exitcode == 0
+    assert contents(tmp_path) == contents(undisturbed)
 
 
 # -- distill.sh and torchrun

@@ -5,14 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,7 +19,7 @@ import zstandard
 from fairseq_aggdec.bulk import command, translation
 from fairseq_aggdec.bulk.command import OPTIONS as FILES
 from fairseq_aggdec.cli import fairseq_commands, refusals
-from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.jobs.claims import claim
 from tests.cli.translating import LINES, main, shards, stock, stock_output, translate, write_folder
 
 
@@ -58,53 +55,6 @@ def test_compressed(kind: str, folder: Path, expected: bytes, tmp_path: Path) ->
     assert written == (tmp_path / f"again.{kind}").read_bytes()
     read = gzip.decompress if kind == "gz" else zstandard.ZstdDecompressor().stream_reader
     assert (read(written) if kind == "gz" else read(io.BytesIO(written)).read()) == expected
-
-
-def test_standard_input(folder: Path, expected: bytes, tmp_path: Path) -> None:
-    """Killed, it is given again; another one is refused."""
-    text, target = (folder / "text").read_bytes(), tmp_path / "out"
-
-    def piped(content: bytes, command: Callable[[], Any]) -> None:
-        pipe = SimpleNamespace(buffer=io.BytesIO(content))
-        with mock.patch.object(sys, "stdin", pipe):
-            command()
-
-    with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):
-        piped(text, lambda: main(folder, target, source="-"))
-    assert not target.exists()
-    piped(text + b"w9\n", lambda: main(folder, target, source="-"))
-    assert not target.exists()
-    with mock.patch("fairseq_aggdec.api.translator.Translator.decode_tokens", None):
-        piped(text, lambda: main(folder, target, source="-"))
-    assert target.read_bytes() == expected
-    assert not (tmp_path / "out.parts" / "input").exists()
-
-
-@pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
-def test_a_pipe(name: str, folder: Path, expected: bytes, tmp_path: Path) -> None:
-    """It is read once and kept; a byte order mark in front is not read."""
-    text, target = b"\xef\xbb\xbf" + (folder / "text").read_bytes(), tmp_path / "out"
-    os.mkfifo(tmp_path / name)
-    content = gzip.compress(text) if name == "pipe.gz" else text
-    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
-    writer.start()
-    translate(folder, target, "--input-file", tmp_path / name)
-    writer.join()
-    assert target.read_bytes() == expected
-    assert {path.name for path in (tmp_path / "out.parts").iterdir()} == {
-        "text.job.json",
-        "merged.json",
-    }
-
-
-def test_a_part_of_a_pipe_is_no_text(folder: Path, tmp_path: Path) -> None:
-    """Two workers share standard input; one ends when it has read a half of it."""
-    (tmp_path / "out.parts").mkdir()
-    with ExitStack() as stack:
-        stack.enter_context(Claims(tmp_path / "out.parts").take("input"))
-        with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", lambda _: stack.close()):
-            assert main(folder, tmp_path / "out", source="-") == refusals.REFUSED
-    assert not (tmp_path / "out").exists()
 
 
 def test_long_sources_are_cut_as_those_of_a_set(folder: Path, tmp_path: Path) -> None:
@@ -222,7 +172,7 @@ def test_one_worker_writes_the_output_and_others_wait_for_it(
     target = tmp_path / "out"
     begun(unmerged, tmp_path)
     with ExitStack() as stack:
-        stack.enter_context(Claims(tmp_path / "out.parts").take("merge"))
+        stack.enter_context(claim(tmp_path / "out.parts", "merge"))
 
         def end(seconds: float) -> None:
             assert not target.exists()
@@ -292,7 +242,7 @@ def spoil(unmerged: Path, tmp: Path) -> None:
             None,
         ),
         (["--nope"], "unrecognized arguments: --nope", None),
-        (["--launcher", "local", "--input-file", "-"], "do not share standard input", None),
+        (["--input-file", "-"], "there is no file -", None),
         (["--beam", "1"], "--beam 2, not 1", begun),
         (["--path", "{folder}/model2.pt"], "another model (--path)", begun),
         (["--input-file", "{folder}/model2.pt"], "is not UTF-8", begun),
@@ -327,5 +277,5 @@ def test_the_options_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None
     with mock.patch.object(sys, "argv", ["any", "--help"]), pytest.raises(SystemExit):
         fairseq_commands.generate()
     shown = capsys.readouterr().out
-    for option in (*FILES, "--launcher", "--lease", "--shard-size"):
+    for option in (*FILES, "--shard-size"):
         assert f"  {option} " in shown

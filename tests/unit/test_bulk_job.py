@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from fairseq_aggdec.jobs import job as engine
+from fairseq_aggdec.jobs.claims import claim
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, Progress, UnfinishedError
 
 fork = multiprocessing.get_context("fork")
@@ -123,16 +124,16 @@ def test_each_shard_is_made_once(
 
 def test_the_last_shards_of_others_are_waited_for(tmp_path: Path) -> None:
     """And made, where the other one dies."""
-    other, job = make_job(tmp_path), make_job(tmp_path)
+    job = make_job(tmp_path)
     waited = []
 
     def wait(_: float) -> None:
         waited.append(job.left())
         if len(waited) == 3:
-            claim.__exit__(None, None, None)
+            others.__exit__(None, None, None)
 
-    claim = other.claims.take(job.shard_path(7).stem)
-    claim.__enter__()
+    others = claim(tmp_path, job.shard_path(7).stem)
+    others.__enter__()
     with mock.patch("time.sleep", wait):
         job.work(body)
     assert waited == [[7]] * 3
@@ -144,11 +145,12 @@ def test_a_shard_that_came_meanwhile_is_not_made_anew(tmp_path: Path) -> None:
     other, job, made = make_job(tmp_path), make_job(tmp_path), []
 
     @contextmanager
-    def late(_: str) -> Iterator[bool]:
-        other.work(body)
+    def late(_: Path, name: str) -> Iterator[bool]:
+        with mock.patch.object(engine, "claim", claim):
+            other.work(body)
         yield True
 
-    with mock.patch.object(job.claims, "take", late):
+    with mock.patch.object(engine, "claim", late):
         job.work(lambda number: made.append(number) or body(number))
     assert made == []
 
@@ -183,15 +185,6 @@ def test_another_start_is_refused(changed: dict[str, Any], named: str, tmp_path:
         make_job(tmp_path, **changed)
     assert contents(tmp_path) == before
     assert make_job(tmp_path, **{NOTES: "y"}).left() == []
-
-
-def test_the_first_header_stays(tmp_path: Path) -> None:
-    """Of two jobs that begin at the same moment."""
-    make_job(tmp_path)
-    with mock.patch.object(Path, "exists", return_value=False), pytest.raises(BulkError):
-        make_job(tmp_path, model="abd")
-    assert len(list(tmp_path.iterdir())) == 1
-    make_job(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"{", b'{"shards": "3", "sentences": 3}'])

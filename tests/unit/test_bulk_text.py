@@ -130,12 +130,12 @@ def test_what_is_not_utf_8_is_named_with_its_place(
     ],
 )
 def test_json_lines_by_name(name: str, expected: bool) -> None:
-    assert BulkPlaces("-", Path(name)).json_lines == expected
+    assert BulkPlaces(Path("in"), Path(name)).json_lines == expected
 
 
 def test_a_digest_that_is_none_trusts_nothing(tmp_path: Path) -> None:
     """The output is somebody's, and stays."""
-    places = BulkPlaces(str(write(tmp_path / "in", ["a"])), tmp_path / "out")
+    places = BulkPlaces(write(tmp_path / "in", ["a"]), tmp_path / "out")
     places.parts.mkdir()
     for name in ("text.job.json", "merged.json"):
         (places.parts / name).write_text("{")
@@ -167,7 +167,7 @@ def shout(folder: Path, count: int) -> int:
     """Peak of the memory, in bytes, that all of the work on so many lines takes."""
     folder.mkdir()
     path = write(folder / "in", [f"line {number}" for number in range(count)])
-    places = BulkPlaces(str(path), folder / "out")
+    places = BulkPlaces(path, folder / "out")
     tracemalloc.start()
     index = make_index(path, 500)
     job = Job(places.parts, NAME, {"shards": index.shards, "sentences": count})

@@ -92,7 +92,7 @@ GROUND = [
     "deferred",
     "after_fairseq",
 ]  # modules beside the rooms
-DOORS = "__init__", "__main__", "ray"  # what a user imports or runs; they open any room
+DOORS = "__init__", "__main__"  # what a user imports or runs; they open any room
 
 
 def room_of(module: str) -> str:

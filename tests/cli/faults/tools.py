@@ -131,7 +131,6 @@ def distill_cases() -> list[Case]:
         ("n-best", TEACHER + " --nbest 2 --beam 2", "--nbest", None),
         ("a number of a process", TEACHER + " --distributed-rank 3", "--distributed-rank", None),
         ("other shards than before", TEACHER + " --shard-size 5", "--shard-size", distilled),
-        ("a lease of nothing", TEACHER + " --lease 0", "--lease", None),
         ("nothing decoded yet", merge, "out/shards", None),
         (
             "other options than before",
