@@ -50,7 +50,7 @@ EXTRAS = {
         "python-multipart>=0.0.18,<1",  # forms, which clients of LibreTranslate send
         "jinja2>=3.1,<4",  # the page
     ],
-    "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
+    "report": ["jinja2>=3.1,<4"],
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
 EXTRAS["test"] = [
@@ -64,6 +64,7 @@ EXTRAS["test"] = [
     "axe-core-python>=0.1,<0.2; python_version >= '3.10'",  # rules of accessibility, run in a browser
     "httpx>=0.27,<1",  # requests of the tests of the service
     "libretranslatepy>=2.1,<3",  # a client that knows nothing of us
+    "matplotlib>=3.8,<4",  # figures of the papers
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
     "pytest>=8,<10",

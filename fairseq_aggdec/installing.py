@@ -15,7 +15,6 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "ctranslate2": "ctranslate2",
     "jinja2": "jinja2",
-    "matplotlib": "matplotlib",
     "optimum": "optimum-onnx",
     "prometheus_client": "prometheus_client",
     "python_multipart": "python-multipart",

@@ -30,8 +30,7 @@ from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import choosing, plots, report, trace
-from fairseq_aggdec.report.svg import Label
+from fairseq_aggdec.report import choosing, report, trace
 from scripts import random_models
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,29 +120,6 @@ def worth_showing(session: Session, records: Sequence[Record], limit: int | None
     return choosing.choose(records, worth=choosing.worth_showing(*words, references))
 
 
-def draw(session: Session, measurements: Sequence[Measurement], folder: Path) -> dict[str, Path]:
-    """Plots for the report: heading -> file, of those that have something to show."""
-    by_name = {measurement.name: measurement for measurement in measurements}
-    base, method = by_name["beam1"], by_name["iad"]
-    speedups = [a / b for a, b in zip(base.seconds, method.seconds, strict=True)]
-    ratios = tables.edit_ratios(session, method, None)
-    label = systems.label("beam1")
-    about = Label(
-        "Speed-up of single sentences by IAD",
-        f"model checkpoints/ua_gec; {len(ratios)} sentences of UA-GEC, one at a time; "
-        f"threads: {torch.get_num_threads()}",
-    )
-    drawn = {
-        "The fewer edits, the faster": plots.speedup_against_edits(
-            ratios, speedups, label, about, folder / "edits.svg"
-        ),
-        "Speed-up of single sentences": plots.speedup_distribution(
-            speedups, label, about, folder / "distribution.svg"
-        ),
-    }
-    return {heading: path for heading, path in drawn.items() if path is not None}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -188,10 +164,9 @@ def main() -> None:
         kept = (0, 2, 4)  # what is not in the comparison with stock
         shown.columns = [COLUMNS[column] for column in kept]
         shown.rows = [[row[column] for column in kept] for row in rows]
-        shown.plots = draw(session, measurements, folder)
         shown.command = machine.command("scripts.demo", sys.argv[1:])
         report.write(page, shown)
-    console.print(f"\nThe same as a page to be stepped through: {os.path.relpath(page)}")
+    console.print(f"\nThe same as a page: {os.path.relpath(page)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.engines import ASSISTED, ENGINES
@@ -35,10 +34,10 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     add("--heads", metavar="FILE", help="checkpoint with block heads on the same model")
     add("--assistant", metavar="FILE", help=f"checkpoint of a smaller Transformer for {ASSISTED}")
     add("--gec", type=Path, nargs="+", metavar="FILE", help="F0.5: source, corrections, ...")
-    add("--distribution", metavar="NAME", help="system whose speed-up of sentences is plotted")
+    add("--distribution", metavar="NAME", help="system whose speed-up of each sentence is written")
     add("--hypotheses", type=Path, metavar="FOLDER")
     add("--title", help="heading of the result")
-    add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md, OUTPUT-*.svg")
+    add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md")
     add("--memory", action="store_true")
 
 
@@ -79,8 +78,6 @@ def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
-    if args.output and not args.memory:
-        installing.need("--output", "report", "matplotlib")
     _check_names(args, found)
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")

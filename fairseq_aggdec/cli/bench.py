@@ -140,15 +140,11 @@ class Bench:
                 if size == 1 and "distribution" not in extra:
                     extra |= self.distribution(some, measured)
                 if args.output:  # what took minutes is kept, should the next size be killed
-                    record = self.write(rows, extra)
+                    self.write(rows, extra)
             for system in running:
                 if isinstance(system, SystemProcess):
                     system.close()
         print("\n".join(self.notes()))
-        if args.output:
-            from fairseq_aggdec.report import redraw  # of the extra `report`
-
-            redraw.draw(args.output, record)
 
     def lines(
         self,

@@ -5,8 +5,7 @@
 
 takes every flag of fairseq-generate. With --decoding gad each iteration is a line D of the drafter and a line V of the
 verifier (Ge et al., Table 17); with iad it is one line; with blockwise it is a call of the decoder, token by token:
-tokens gained, then proposals that were thrown away (Stern et al., section 7.4); with beam it is the tree of the search,
-branch by branch. Without --sentences some of middling
+tokens gained, then proposals that were thrown away (Stern et al., section 7.4). Without --sentences some of middling
 length are shown, from the fewest iterations to many.
 """
 
@@ -30,7 +29,7 @@ from fairseq_aggdec.bench import systems, table
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import measure
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import beam_trace, choosing, report, trace
+from fairseq_aggdec.report import choosing, report, trace
 from fairseq_aggdec.report.report import Page
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
@@ -105,46 +104,6 @@ def place(args: argparse.Namespace) -> Path:
     return args.report
 
 
-BEAM = (
-    "Beam search, call by call",
-    "This page shows the beam search of some sentences as trees of prefixes, with the scores of all hypotheses and the "
-    "winner. Every call of the decoder evaluates the prefixes that the search waits for, and those that it will "
-    "probably need next.",
-)
-
-
-def show_beam(session: Session) -> Page:
-    """The trees of some sentences, in the terminal and for a page."""
-    args, by_number = session.args, wanted(session)
-    # Of all lengths; where one of them is not readable, the next of the rest.
-    order = sorted(by_number)
-    step = max(1, len(order) // args.count)
-    order = args.sentences or list(dict.fromkeys([*order[step // 2 :: step], *order]))
-    words = session.task.source_dictionary, session.task.target_dictionary
-    traces, rows = list[trace.Trace](), []
-    for number, source, search, found in beam_trace.searches(
-        session, [by_number[number] for number in order]
-    ):
-        shown = beam_trace.trace(source, search, found, words)
-        if not args.sentences and not shown.readable:
-            continue
-        traces.append(shown)
-        used, places = len(search.tree.used), search.tree.places
-        rows.append([str(number), str(search.depth), str(search.calls), str(places), str(used)])
-        if not args.sentences and len(traces) == args.count:
-            break
-    trace.show(Console(), traces)
-    page = Page(*BEAM, traces=traces, rows=rows)
-    page.lines = (
-        "One line is one branch of the tree, the first one that of the winner. The number before a run of tokens is "
-        "the call that evaluated them."
-    )
-    page.columns = ("sentence", "steps", "calls", "nodes evaluated", "nodes used")
-    page.table = "The trees in numbers"
-    finish(session, "beam", list(by_number.values()), page)
-    return page
-
-
 def show_drafts(session: Session, method: str) -> Page:
     """The iterations of some sentences, in the terminal and for a page."""
     args, batches = session.args, list(wanted(session).values())
@@ -172,15 +131,12 @@ def show_drafts(session: Session, method: str) -> Page:
 
 
 def against_stock(
-    session: Session, method: str, beam: int, batches: Sequence[dict[str, Any]]
+    session: Session, method: str, batches: Sequence[dict[str, Any]]
 ) -> list[table.Line]:
-    """Times stock with this beam, with beam 1 our greedy, and a ``--decoding``, in turn, on batches of one sentence."""
-    stock = f"fairseq beam {beam}"
-    wanted = {stock: "stock", "ours, greedy": "greedy"}
-    wanted[f"ours, beam {beam}" if method == "beam" else systems.label(method)] = method
-    if beam > 1:
-        del wanted["ours, greedy"]
-    timed = [systems.of_session(name, session, how, beam) for name, how in wanted.items()]
+    """Times stock, our greedy search and a ``--decoding``, in turn, on batches of one sentence."""
+    stock = "fairseq beam 1"
+    wanted = {stock: "stock", "ours, greedy": "greedy", systems.label(method): method}
+    timed = [systems.of_session(name, session, how, 1) for name, how in wanted.items()]
     return table.lines(timed, measure(timed, batches), 1, torch.get_num_threads(), [stock])
 
 
@@ -188,8 +144,7 @@ def finish(session: Session, method: str, batches: list[dict[str, Any]], page: P
     """Adds the speed on some sentences, and what was measured on what."""
     args = session.args
     if not args.no_speed:
-        beam = session.cfg.generation.beam if method == "beam" else 1
-        page.timed = against_stock(session, method, beam, batches)
+        page.timed = against_stock(session, method, batches)
     data, models = session.cfg.task.data, session.cfg.common_eval.path
     threads = torch.get_num_threads()
     page.context = (
@@ -209,11 +164,11 @@ def main(given: Sequence[str] | None = None) -> None:
     refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")
     path = place(args)
-    if method not in (*METHODS, "beam"):
+    if method not in METHODS:
         raise SystemExit(
-            f"error: --decoding {method} drafts nothing that could be shown: use {', '.join((*METHODS, 'beam'))}"
+            f"error: --decoding {method} drafts nothing that could be shown: use {', '.join(METHODS)}"
         )
-    page = show_beam(session) if method == "beam" else show_drafts(session, method)
+    page = show_drafts(session, method)
     page.command = machine.command("trace", arguments)
     report.write(path, page)
     print(f"\nThe same as a page: {path}")

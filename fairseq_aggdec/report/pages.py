@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,3 @@ def templates() -> Any:
     )
     made.globals |= {"light": variables(dark=False), "dark": variables(dark=True)}
     return made
-
-
-def renamed(text: str, prefix: str) -> str:
-    """The same drawing with ``prefix`` before all ids and what refers to them."""
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(labelledby=")([\w-]+) ([\w-]+)', rf"\1{prefix}-\2 {prefix}-\3", text)
-    return re.sub(r'(url\(|href="|css">|[{}])#(?=[\w-])', rf"\1#{prefix}-", text)

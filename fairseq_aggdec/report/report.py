@@ -1,15 +1,15 @@
-"""Pages that need no other file: sentences call by call, speed against stock, where the time goes, tables and plots."""
+"""Pages that need no other file: sentences call by call, speed against stock, where the time goes, tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_aggdec.bench import table
 from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report.pages import renamed, templates
+from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.report.trace import Trace, block, legend
 
 LEAST = 0.001  # share of the time that is shown
@@ -25,7 +25,6 @@ class Page:
         lines: what a line of a trace is.
         timed: decoders, each with its speed-up over stock.
         table: heading of the table, whose parts are ``columns`` and ``rows``.
-        plots: heading -> SVG file, which is taken into the page.
         command: that made it.
     """
 
@@ -38,7 +37,6 @@ class Page:
     table: str = "In numbers"
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    plots: Mapping[str, Path] = field(default_factory=dict)
     command: str = ""
 
 
@@ -54,7 +52,7 @@ def write(path: Path, page: Page) -> None:
         templates()
         .get_template("report.html")
         .render(
-            **{**vars(page), "plots": inlined(page.plots)},
+            **vars(page),
             meaning=legend(page.traces),
             block=block,
             parts=parts,
@@ -64,12 +62,3 @@ def write(path: Path, page: Page) -> None:
         )
     )
     results.write_text(path, text)
-
-
-def inlined(plots: Mapping[str, Path]) -> dict[str, str]:
-    """The ``<svg>`` element of each file, its ids unlike those of the others."""
-    found = {}
-    for number, (heading, plot) in enumerate(plots.items(), start=1):
-        text = plot.read_text(encoding="utf-8")
-        found[heading] = renamed(text[text.index("<svg") :], f"plot-{number}")
-    return found

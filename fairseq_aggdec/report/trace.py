@@ -20,9 +20,6 @@ from fairseq_aggdec.bench.recording import Iteration, Record
 
 COMMITTED, ACCEPTED, RELAXED = "committed", "accepted", "relaxed"
 OWN, DISCARDED = "own", "discarded"
-AWAITED, NEEDED, VAIN, CALL = "awaited", "needed", "vain", "call"
-OTHERS = "others"
-BEHIND, SCORE, ENDED, WINNER = "behind", "score", "ended", "winner"
 
 
 class TokenKind(NamedTuple):
@@ -51,21 +48,6 @@ KINDS = {
         "bold yellow", "the verifier's own token, where the draft ended or failed", ("[", "]")
     ),
     DISCARDED: TokenKind("strike dim", "drafted or predicted, and thrown away", ("~", "~")),
-    CALL: TokenKind("dim", "3: which call of the decoder evaluated what follows"),
-    AWAITED: TokenKind("bold yellow", "the search waited for it", ("[", "]")),
-    NEEDED: TokenKind("green", "evaluated ahead of the search, and needed"),
-    VAIN: TokenKind("strike dim", "evaluated ahead, and not needed", ("~", "~")),
-    OTHERS: TokenKind("dim", "tokens of other hypotheses, evaluated in the same call", ("{", "}")),
-    BEHIND: TokenKind("dim", "the token that the branch goes on behind", ("...", "")),
-    SCORE: TokenKind(
-        "dim",
-        "log-probability of a prefix that left the beam, the sum over its tokens",
-        ("= ", ""),
-    ),
-    ENDED: TokenKind("magenta", "a hypothesis ends here; its score", ("= ", "")),
-    WINNER: TokenKind(
-        "bold magenta reverse", "the winner, which is the output; its score", (">> ", " <<")
-    ),
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know
@@ -77,12 +59,10 @@ class Piece:
 
     Attributes:
         kind: a key of ``KINDS``.
-        call: of the decoder that evaluated them, where a line has tokens of several; None where a line is a call.
     """
 
     text: str
     kind: str
-    call: int | None = None
 
     @property
     def marked(self) -> str:
@@ -180,8 +160,6 @@ class Trace:
 
     Attributes:
         gains: tokens gained by each iteration; empty where they are not to be shown.
-        calls: of the decoder, where the lines are something else.
-        written: the output after each iteration; empty where lines are something else.
         verified: the verifier's line of each iteration, where ``iterations`` are the drafter's; else empty.
     """
 
@@ -191,13 +169,11 @@ class Trace:
     tokens: int
     gains: list[int] = field(default_factory=list)
     verified: list[list[Piece]] = field(default_factory=list)
-    calls: int | None = None
-    written: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
         """Calls of the decoder."""
-        return len(self.iterations) if self.calls is None else self.calls
+        return len(self.iterations)
 
     @property
     def readable(self) -> bool:
@@ -218,19 +194,7 @@ def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = 
         [pieces(iteration, target, apart) for iteration in record.iterations],
         len(record.output),
         [len(iteration.emitted) for iteration in record.iterations] if apart else [],
-        written=_written(record, target),
     )
-
-
-def _written(record: Record, target: Dictionary) -> list[str]:
-    """The output after each iteration, without ``</s>``."""
-    tokens: list[int] = []
-    texts = []
-    for iteration in record.iterations:
-        tokens += iteration.emitted
-        ended = tokens[-1:] == [target.eos()]
-        texts.append(spell(tokens[:-1] if ended else tokens, target).strip())
-    return texts
 
 
 def trace_beside(record: Record, source: Dictionary, target: Dictionary) -> Trace:

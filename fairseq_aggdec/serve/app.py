@@ -30,7 +30,6 @@ T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.
 OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
 SCORING = ("sentences", "targets", "attention", "source_lang", "target_lang", "api_key")
-TRACING = ("sentences", "source_lang", "target_lang", "api_key")
 READ = 32  # sentences that are read at a time, between those of other requests
 BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
 SECURITY = {
@@ -61,7 +60,6 @@ class Service:
             "/languages": ("GET", self.languages),
             "/translate": ("POST", self.translate),
             "/generate": ("POST", self.generate),
-            "/trace": ("POST", self.trace),
         }
         guard = Middleware(Guard, self.metrics, list(routes), self.settings.max_bytes)
         self.app = Starlette(
@@ -168,23 +166,6 @@ class Service:
             )
         found = await self.answers(request, jobs)
         return await rendered([[one] for part in found for one in part])
-
-    async def trace(self, request: Request) -> Response:
-        """Tells how one sentence was decoded, as parts of a page."""
-        body = await self.fields(request)
-        check_key(self.settings.keys, request, body.get("api_key"))
-        sentences = texts(body, "sentences")
-        if unknown := [name for name in body if name not in TRACING]:
-            raise Refused(400, f"there is no option {unknown[0]!r}: there are {', '.join(TRACING)}")
-        if len(sentences) != 1:
-            raise Refused(400, f"{len(sentences)} sentences: a trace is of one")
-        given = {name: body[name] for name in ("source_lang", "target_lang") if body.get(name)}
-        call = or_refuse(Call.of, self.checked(given))
-        (source,) = await self.read(self.translator.encode, sentences, call.source_lang)
-        traced = partial(page.traced, self.translator, sentences[0], call)
-        job = WaitingJob(work=traced, size=self.limits.size({}, source))
-        (found,) = await self.answers(request, [job])
-        return JSONResponse(found)
 
     async def fields(self, request: Request) -> dict[str, Any]:
         """The body of a request; ``Refused`` (408) if it does not come in time."""

@@ -1,16 +1,30 @@
-"""Figures of the papers, from the JSON of a result alone."""
+"""Figures of the papers, from the JSON of a result alone: ``python -m scripts.recipes.paper_plots OUTPUT``.
+
+Of a result of ``aggdec bench`` it draws OUTPUT-distribution.svg and OUTPUT-edits.svg.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import shlex
+import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
+from fairseq_aggdec.bench import systems
 from fairseq_aggdec.records import results
-from fairseq_aggdec.report import plots, redraw
+from fairseq_aggdec.records.machine import count, near
 from fairseq_aggdec.report.colours import light
-from fairseq_aggdec.report.redraw import Record, label
-from fairseq_aggdec.report.svg import HEIGHT, MARKERS, Label, beside, sheet
+from scripts.recipes.svg import HEIGHT, MARKERS, Label, beside, sheet
+from scripts.recipes.svg import ticks as svg_ticks
+
+Record = Mapping[str, Any]
+MOST = 6  # series in one plot
 
 STOCK, ENGINE = "Transformer, fairseq", "Transformer, this engine"  # of interleaved/figures.py
 # Name of a line -> x, y and what stands beside the point.
@@ -24,11 +38,107 @@ def draw(output: Path, record: Record) -> list[Path]:
         output: name of the result without ``.json``.
         record: what is in that file.
     """
-    drawn: list[Path | None] = [*redraw.draw(output, record)]
+    drawn: list[Path | None] = []
     for field, plot in PLOTS.items():
         if field in record:
             drawn += plot(output, record)
     return [path for path in drawn if path is not None]
+
+
+def label(record: Record, shown: str = "", **context: object) -> Label:
+    """Title, context and machine of a plot; ``context`` is counted: ``sentences=160``."""
+    counted = [count(number, name) for name, number in context.items() if number is not None]
+    title = str(record.get("title", ""))
+    whole = Label(title or shown, "; ".join([*origin(record), *counted]), on(record["machine"]))
+    return whole.of(shown) if title and shown not in title else whole
+
+
+def origin(record: Record) -> list[str]:
+    """Model, data set and precision of a result, as far as its command names them."""
+    words = shlex.split(str(record["command"]))[2:]
+    given = dict(itertools.pairwise(words))
+    found = []
+    if "--path" in given:
+        found.append(f"model {near(given['--path'])}")
+    if "--replay" in given:
+        found.append(f"replay of {near(given['--replay'])}")
+    if words and not words[0].startswith("-"):
+        subset = record.get("split") or given.get("--gen-subset") or "test"
+        found.append(f"{subset} set of {near(words[0])}")
+    precision = str(record.get("precision", ""))
+    return [*found, precision] if precision and precision not in str(record.get("title")) else found
+
+
+def on(here: Mapping[str, Any]) -> str:
+    """The machine in a line that fits below a plot."""
+    gpu = f", {here['gpu']}" if here.get("gpu") else ""
+    torch = here["versions"].get("torch", "")
+    return (
+        f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB{gpu}; "
+        f"torch {torch}; commit {here['commit']}"
+    )
+
+
+def single(output: Path, record: Record) -> list[Path | None]:
+    """OUTPUT-distribution.svg and OUTPUT-edits.svg: sentences one at a time (Ge et al., Figures 5 and 8)."""
+    taken = record["distribution"]
+    speedups = taken["speedups"]
+    name = systems.label(taken["system"])
+    baseline = taken.get("baseline") or next(iter(record["results"][0]["speedup"]))
+    baseline = systems.label(baseline)
+    about = label(
+        record,
+        f"speed-up of {name}",
+        sentences=len(speedups),
+        threads=record["results"][0]["threads"],
+    )
+    about = about.with_note("one sentence at a time")
+    path = results.named(output, "-distribution.svg")
+    drawn = [speedup_distribution(speedups, baseline, about, path)]
+    ratios = taken.get("edit_ratios", [])
+    # In a translation nearly every word is an edit, which says nothing.
+    if ratios and statistics.median(ratios) < 0.5:
+        path = results.named(output, "-edits.svg")
+        drawn.append(speedup_against_edits(ratios, speedups, baseline, about, path))
+    return drawn
+
+
+def speedup_distribution(
+    speedups: Sequence[float], baseline: str, label: Label, path: Path
+) -> Path | None:
+    """Histogram of per-sentence speed-ups over ``baseline``, with their median."""
+    if len(speedups) < 2:
+        return None
+    middle = statistics.median(speedups)
+    with sheet(path, label) as figure:
+        axes = figure.subplots()
+        bins = min(30, max(5, len(speedups) // 4))
+        axes.hist(speedups, bins=bins, color=light("series-1"), edgecolor=light("paper"))
+        axes.axvline(middle, color=light("series-2"), linestyle="--", marker="")
+        axes.set_title(f"dashed: the median, {middle:.1f} times as fast")
+        axes.set_xlim(left=0)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel(f"speed-up over {baseline}")
+        axes.set_ylabel("sentences")
+    return path
+
+
+def speedup_against_edits(
+    ratios: Sequence[float], speedups: Sequence[float], baseline: str, label: Label, path: Path
+) -> Path | None:
+    """One point per sentence: edit distance between input and output over input length, and speed-up."""
+    if len(set(ratios)) < 2:
+        return None
+    with sheet(path, label) as figure:
+        axes = figure.subplots()
+        axes.scatter(ratios, speedups, s=14, alpha=0.6, color=light("series-1"), linewidths=0)
+        axes.axhline(1, color=light("series-2"), linestyle="--", marker="", linewidth=1)
+        axes.set_title("one point is one sentence; dashed: as fast as the baseline")
+        axes.set_xlabel("edit ratio: edits from input to output / input tokens")
+        axes.set_ylabel(f"speed-up over {baseline}")
+        axes.set_xlim(left=-0.02 * max(ratios))
+        axes.set_ylim(bottom=0)
+    return path
 
 
 def interleaved(output: Path, record: Record) -> list[Path | None]:
@@ -124,6 +234,7 @@ def blockwise(output: Path, record: Record) -> list[Path | None]:
 
 # Field of a result -> what draws it.
 PLOTS = {
+    "distribution": single,
     "results": interleaved,
     "spans": lattice_time,
     "ranks": lattice_ranks,
@@ -173,12 +284,12 @@ def lines(
         ticks: the x axis is logarithmic, with a mark at each point.
     """
     most = max(map(len, panels.values()), default=0)
-    if most > plots.MOST:
+    if most > MOST:
         panels = {
-            heading: dict(itertools.islice(series.items(), plots.MOST))
+            heading: dict(itertools.islice(series.items(), MOST))
             for heading, series in panels.items()
         }
-        label = label.with_note(f"the first {plots.MOST} of {most} lines")
+        label = label.with_note(f"the first {MOST} of {most} lines")
     spots = [spot for series in panels.values() for points in series.values() for spot in points]
     if len({left for left, _, _ in spots}) < 2:
         return None
@@ -199,9 +310,7 @@ def lines(
                     )
             if ticks:
                 axes.set_xscale("log", base=2)
-                plots.ticks(
-                    axes.xaxis, sorted({p[0] for points in series.values() for p in points})
-                )
+                svg_ticks(axes.xaxis, sorted({p[0] for points in series.values() for p in points}))
             axes.set_title(heading)
             axes.set_xlabel(x)
         row[0].set_ylabel(y)
@@ -233,6 +342,11 @@ def time_by_length(
         axes.stackplot(places, *parts.values(), labels=list(parts), edgecolor=light("paper"))
         axes.set_xlabel("target length, tokens")
         axes.set_ylabel("milliseconds per sentence")
-        plots.ticks(axes.xaxis, places)
+        svg_ticks(axes.xaxis, places)
         beside(axes, reverse=True)
     return path
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    draw(place, json.loads(results.named(place, ".json").read_text(encoding="utf-8")))

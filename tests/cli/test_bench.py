@@ -46,8 +46,6 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     page = output.with_suffix(".md").read_text()
     assert page.count("| copying |") == 4  # two batch sizes; and how far drafts stand
     assert page.count("| accepted drafted token, % of steps | 1 | 2 |") == 2
-    assert Path(f"{output}-batch.svg").stat().st_size > 1000
-    assert Path(f"{output}-distribution.svg").stat().st_size > 1000
     written = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
     assert sorted(written) == ["copying.txt", "stock.txt", "wide.txt"]
     assert written["copying.txt"] == written["stock.txt"]

@@ -1,4 +1,4 @@
-"""Pages in a real browser, wide and narrow: nothing is cut off, nothing goes wrong, every call can be stepped to.
+"""Pages in a real browser, wide and narrow: nothing is cut off, nothing goes wrong.
 
 Needs Chromium (Debian: ``apt-get install chromium``); left out where there is none.
 """
@@ -15,14 +15,11 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.report import plots, report, trace
-from fairseq_aggdec.report.beam_trace import AWAITED, NEEDED
+from fairseq_aggdec.report import report, trace
 from fairseq_aggdec.report.report import Page
-from fairseq_aggdec.report.svg import Label
-from fairseq_aggdec.report.trace import WINNER, Piece, Trace
+from fairseq_aggdec.report.trace import Piece, Trace
 from tests.unit.test_blockwise_trace import RECORD as BLOCKS
 from tests.unit.test_blockwise_trace import words as block_words
-from tests.unit.test_plots import LABEL, SYSTEMS
 from tests.unit.test_report import TIMED
 from tests.unit.test_trace import RELAXED_RECORD, WORDS
 
@@ -50,25 +47,12 @@ addEventListener("load", () => {
   const boxes = [...document.querySelectorAll(".scroll")].map((box) => {
     box.scrollLeft = 1e6;
     const right = box.getBoundingClientRect().right;
-    const inner = [...box.querySelectorAll("th, td, svg")];
+    const inner = [...box.querySelectorAll("th, td")];
     return inner.every((cell) => cell.getBoundingClientRect().right <= right + 0.5);
-  });
-  const steps = [...document.querySelectorAll(".trace")].map((trace) => {
-    const [back, on] = trace.querySelectorAll("button");
-    const state = () => [
-      trace.querySelector("input").value,
-      [...trace.querySelectorAll(".later")].length,
-      trace.querySelector(".output").textContent,
-    ];
-    const seen = [state()];
-    for (let call = 0; call <= trace.dataset.calls; call++) { on.click(); seen.push(state()); }
-    back.click();
-    seen.push(state());
-    return seen;
   });
   const style = getComputedStyle(document.body);
   parent.postMessage(JSON.stringify({
-    wide, scroll: document.documentElement.scrollWidth, cut, boxes, steps, errors,
+    wide, scroll: document.documentElement.scrollWidth, cut, boxes, errors,
     ink: style.color, paper: style.backgroundColor,
   }), "*");
 });
@@ -103,35 +87,17 @@ def visit(page: Path, width: int, tmp_path: Path, *flags: str) -> tuple[dict[str
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that pages have, with long words, many columns and both kinds of steps."""
+    """All that pages have, with long words and many columns."""
     folder = tmp_path_factory.mktemp("page")
     dictionary = trace_words()
     traces = [
         trace.trace_beside(RELAXED_RECORD, dictionary, dictionary),
         trace.trace(BLOCKS, block_words(), block_words(), apart=True),
-        Trace(
-            "a tree",
-            "of calls",
-            [
-                [
-                    Piece(" 1:", trace.CALL, 1),
-                    Piece(" of", AWAITED, 1),
-                    Piece(" calls", NEEDED, 2),
-                    Piece("</s> -0.25 winner", WINNER, 2),
-                ]
-            ],
-            3,
-            calls=2,
-        ),
         Trace("long " * 40, "x" * 300, [[Piece("y" * 300, trace.ACCEPTED)]], 300),
     ]
     shown = Page("All of it, " + "Wort" * 20, "Words. " * 40, "Context.", traces, timed=TIMED)
     shown.columns = [f"column {n}" for n in range(14)]
     shown.rows = [[str(10**n) for n in range(14)]] * 3
-    drawn = plots.latency_against_batch(SYSTEMS, LABEL, folder / "plot.svg")
-    other = plots.speedup_distribution([1, 2, 3], "stock", Label("b"), folder / "b" / "plot.svg")
-    assert drawn and other
-    shown.plots = {"One": drawn, "Two": other}
     shown.command = "aggdec trace " + "a/very/long/path/" * 20
     report.write(folder / "page.html", shown)
     return folder / "page.html"
@@ -154,26 +120,6 @@ def test_nothing_is_cut_off(page: Path, width: int, tmp_path: Path) -> None:
     assert found["cut"] == []
     assert found["boxes"] and all(found["boxes"]), "a column cannot be scrolled to"
     assert found["errors"] == [] and ":CONSOLE" not in log
-
-
-def test_every_call_can_be_stepped_to(page: Path, tmp_path: Path) -> None:
-    """From the end to the first call, to the end again, and one back."""
-    found, _ = visit(page, WIDTHS[0], tmp_path)
-    beside, blocks, tree, one = found["steps"]
-    assert [(call, later) for call, later, _ in beside] == [
-        ("3", 0),
-        ("1", 2),
-        ("2", 1),
-        ("3", 0),
-        ("1", 2),
-        ("1", 2),
-    ]
-    texts = [output for *_, output in beside]
-    assert texts[:4] == ["the cats sit <here>", "the cats", "the cats sit", "the cats sit <here>"]
-    assert [output for *_, output in blocks][1] == "the"
-    # Of a tree the tokens of later calls are hidden, the line stays.
-    assert [(call, later) for call, later, _ in tree][:3] == [("2", 0), ("1", 2), ("2", 0)]
-    assert {later for _, later, _ in one} == {0}
 
 
 def test_dark_and_light_follow_the_reader(page: Path, tmp_path: Path) -> None:

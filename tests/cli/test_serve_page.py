@@ -26,7 +26,7 @@ from tests.serving import SENTENCES, live, tiny
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 LIGHT, DARK = 1, 0
 
-# Types a sentence by events as a keyboard makes them, waits for the trace, opens the tree, measures, and tells.
+# Types a sentence by events as a keyboard makes them, waits for the output, measures, and tells.
 VISIT = """
 <script>
 const failures = [], wait = (ready) => new Promise((done) => {
@@ -35,12 +35,10 @@ const failures = [], wait = (ready) => new Promise((done) => {
 });
 addEventListener("error", (event) => failures.push(event.message));
 addEventListener("load", async () => {
-  const sentence = document.getElementById("sentence"), tree = document.getElementById("show-tree");
-  const focused = [];
+  const sentence = document.getElementById("sentence"), output = document.getElementById("output");
   sentence.value = "SENTENCE\\n\\nSENTENCE";
   sentence.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true }));
-  await wait(() => !document.getElementById("how").hidden);
-  if (!tree.hidden) { tree.focus(); focused.push(document.activeElement.id); tree.click(); }
+  await wait(() => output.textContent && output.getAttribute("aria-busy") === "false");
   const wide = document.documentElement.clientWidth;
   const seen = (element) => element.getClientRects().length > 0;
   const cut = [...document.querySelectorAll("main *")].filter(seen)
@@ -51,21 +49,11 @@ addEventListener("load", async () => {
     return document.activeElement === element || element.disabled;
   });
   const found = await axe.run(document, { resultTypes: ["violations"] });
-  const trace = document.querySelector("#trace .trace");
-  const [back] = trace.querySelectorAll("button");
-  back.click();
   const style = getComputedStyle(document.body);
   await fetch("/told", { method: "POST", body: JSON.stringify({
-    wide, scroll: document.documentElement.scrollWidth, cut, failures, focused, reached,
+    wide, scroll: document.documentElement.scrollWidth, cut, failures, reached,
     violations: found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`),
-    output: document.getElementById("output").textContent,
-    calls: document.getElementById("calls").textContent,
-    tokens: document.getElementById("tokens").textContent,
-    bars: ["calls-bar", "tokens-bar"].map((id) => document.getElementById(id).getBoundingClientRect().width),
-    tree: !document.getElementById("tree").hidden && document.querySelectorAll("#tree .trace li").length,
-    expanded: tree.getAttribute("aria-expanded"),
-    coloured: document.querySelectorAll("#trace .needed, #trace .accepted, #trace .own, #trace .awaited").length,
-    stepped: trace.querySelector("input").value, first: trace.dataset.calls,
+    output: output.textContent,
     assets: performance.getEntriesByType("resource").map((one) => new URL(one.name).pathname),
     ink: style.color, paper: style.backgroundColor,
   }) });
@@ -133,22 +121,10 @@ def test_the_page(translator: Translator, visit: Any, width: int, scheme: int) -
     found, (expected,) = visit(width, scheme), translator.generate(SENTENCES[:1])
     assert found["failures"] == [] and found["violations"] == []
     assert found["output"] == f"{expected[0].text}\n\n{expected[0].text}"
-    tokens = int(found["tokens"].split()[0])
-    assert found["tokens"] == f"{tokens} calls by one token at a time"
-    assert tokens >= 2 * (len(expected[0].tokens) + 1)
-    calls = int(found["calls"].split()[0])
-    assert found["calls"].startswith(f"{calls} call") and calls <= tokens
-    assert found["bars"][1] > 0 and found["bars"][0] == pytest.approx(
-        found["bars"][1] * calls / tokens, abs=2.5
-    )
-    assert found["coloured"] >= 1 and int(found["stepped"]) == max(1, int(found["first"]) - 1)
     # Nothing is cut off, all can be reached by keyboard, and nothing was loaded but answers.
     assert found["wide"] in range(width - 20, width + 1) and found["scroll"] <= found["wide"]
     assert found["cut"] == [] and all(found["reached"])
-    assert set(found["assets"]) <= {"/generate", "/trace"}
-    beam = translator.own.decoding == "beam"
-    assert found["focused"] == ["show-tree"] * beam
-    assert (found["tree"] > 0, found["expanded"]) == ((True, "true") if beam else (False, "false"))
+    assert set(found["assets"]) <= {"/generate"}
     papers = {LIGHT: "rgb(255, 255, 255)", DARK: "rgb(21, 24, 28)"}
     assert found["paper"] == papers[scheme]
 
@@ -173,4 +149,4 @@ def test_text_is_shown_and_never_run(decoding: str, tmp_path: Path) -> None:
     with visiting(translator, tmp_path, sentence) as open_page:
         found = open_page(1280, LIGHT)
     assert found["failures"] == [] and found["output"] == f"{expected}\n\n{expected}"
-    assert set(found["assets"]) <= {"/generate", "/trace"}
+    assert set(found["assets"]) <= {"/generate"}

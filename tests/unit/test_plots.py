@@ -1,4 +1,4 @@
-"""Plots and their colours: what a reader, a screen reader and a dark page need is in every SVG file."""
+"""Plots, drawings and their colours."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.report import plots, svg
 from fairseq_aggdec.report.colours import COLOURS, SERIES
-from fairseq_aggdec.report.svg import Label
-from scripts.recipes import paper_plots
+from scripts.recipes import paper_plots, svg
 from scripts.recipes.lattice import drawing
+from scripts.recipes.svg import Label
 from tests.unit.test_lattice_drawing import make_record
 
 SPACE = "{http://www.w3.org/2000/svg}"
 LABEL = Label(
     "Speed <of> all", "model m.pt; 12 sentences; 1 thread", "a laptop, 2 cores; commit abc"
 )
-SYSTEMS = {
-    f"system {n}": {size: (9 - n) / size for size in (1, 8, 32)} for n in range(plots.MOST + 3)
-}
 CURVES = {"a": [(16, 60, "left"), (32, 70, "right")], "b": [(16, 65, ""), (32, 75, "")]}
 Draw = Callable[[Path], "Path | None"]
 DRAWN: dict[str, Draw] = {
-    "batch": lambda path: plots.latency_against_batch(SYSTEMS, LABEL, path),
-    "distribution": lambda path: plots.speedup_distribution([1, 2, 2, 3], "stock", LABEL, path),
-    "edits": lambda path: plots.speedup_against_edits([0, 0.5], [3, 1], "stock", LABEL, path),
+    "distribution": lambda path: paper_plots.speedup_distribution([1, 2, 2, 3], "stock", LABEL, path),
+    "edits": lambda path: paper_plots.speedup_against_edits([0, 0.5], [3, 1], "stock", LABEL, path),
     "accepted": lambda path: paper_plots.speedup_against_accepted(
         {"exact": [(1.5, 1)], "top-2": [(2, 1.2)]}, LABEL, path
     ),
@@ -47,36 +42,13 @@ def texts(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_every_plot_can_be_read_without_eyes_and_inlined_beside_others(
-    name: str, tmp_path: Path
-) -> None:
-    assert DRAWN[name](tmp_path / "One Plot.svg") == tmp_path / "One Plot.svg"
-    root = ElementTree.parse(tmp_path / "One Plot.svg").getroot()
-    assert root.get("role") == "img"
-    named = {element.get("id"): element for element in root.iter() if element.get("id")}
-    title, about = (named[part] for part in str(root.get("aria-labelledby")).split())
-    assert title.text == "Speed <of> all"
-    assert "12 sentences" in str(about.text) and "laptop" in str(about.text)
-    text = (tmp_path / "One Plot.svg").read_text()
-    ids = re.findall(r'\bid="([^"]*)"', text)
-    assert len(ids) == len(set(ids))
-    assert all(one.startswith("one-plot") for one in ids)
-    assert set(re.findall(r'(?:href="|url\()#([^")]*)', text)) <= set(ids)
-    # What is written is text, and says what was measured on what.
-    written = " ".join(texts(tmp_path / "One Plot.svg"))
+def test_every_plot_says_what_was_measured_on_what(name: str, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        path = tmp_path / folder / "plot.svg"
+        assert DRAWN[name](path) == path
+    assert (tmp_path / "one/plot.svg").read_bytes() == path.read_bytes()
+    written = " ".join(texts(path))
     assert "Speed <of> all" in written and "12 sentences" in written and "laptop" in written
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_every_colour_has_a_twin_for_dark_pages(name: str, tmp_path: Path) -> None:
-    DRAWN[name](tmp_path / "plot.svg")
-    text = (tmp_path / "plot.svg").read_text()
-    rules, drawn = re.findall(r"<style>(.*?)</style>(.*)", text, re.DOTALL)[0]
-    assert rules.startswith("@media (prefers-color-scheme: dark)")
-    used = set(re.findall(r"(fill|stroke): (#\w+)", drawn))
-    assert len(used) > 3
-    for what, colour in used:
-        assert f'#plot [style*="{what}: {colour}"]{{{what}:' in rules, (what, colour)
 
 
 CONTRAST = 4.5
@@ -110,16 +82,7 @@ def test_all_colours_can_be_read_in_light_and_dark() -> None:
                 assert worst >= CONTRAST, (role, theme)
     shades = [pair[0] for pair in COLOURS.values()]
     assert len(set(shades)) == len(shades)  # a rule for one of them is a rule for one role
-    assert len(SERIES) == len(svg.MARKERS) == plots.MOST
-
-
-def test_the_baseline_and_the_fastest_of_many_systems_are_shown(tmp_path: Path) -> None:
-    """System 0 is the baseline; of the others the last are the fastest."""
-    plots.latency_against_batch(SYSTEMS, LABEL, tmp_path / "plot.svg")
-    written = texts(tmp_path / "plot.svg")
-    shown = [text for text in written if text.startswith("system ")]
-    assert shown == [f"system {n}" for n in (0, 4, 5, 6, 7, 8)]
-    assert "of 9 systems" in " ".join(written)
+    assert len(SERIES) == len(svg.MARKERS) == paper_plots.MOST
 
 
 def test_no_plot_has_more_than_six_lines(tmp_path: Path) -> None:
@@ -130,41 +93,14 @@ def test_no_plot_has_more_than_six_lines(tmp_path: Path) -> None:
     assert "the first 6 of 9 lines" in " ".join(written)
 
 
-def test_marks_stand_where_the_data_is(tmp_path: Path) -> None:
-    plots.latency_against_batch(SYSTEMS, LABEL, tmp_path / "plot.svg")
-    written = texts(tmp_path / "plot.svg")
-    assert written[: written.index("batch size, sentences")] == ["1", "8", "32"]
-
-
-def test_legends_stand_beside_the_data(tmp_path: Path) -> None:
-    plots.latency_against_batch(SYSTEMS, LABEL, tmp_path / "plot.svg")
-    root = ElementTree.parse(tmp_path / "plot.svg").getroot()
-    named = {element.get("id"): element for element in root.iter() if element.get("id")}
-    frame = str(named["plot-patch_2"].find(f"{SPACE}path").get("d"))  # type: ignore[union-attr]
-    right = max(float(x) for x in re.findall(r"[ML] ([\d.]+) ", frame))
-    legend = [float(str(text.get("x"))) for text in named["plot-legend_1"].iter(f"{SPACE}text")]
-    width = float(str(root.get("viewBox")).split()[2])
-    assert len(legend) == 6
-    assert right < min(legend) <= max(legend) < width
-
-
 def test_there_is_no_plot_of_one_point(tmp_path: Path) -> None:
     path = tmp_path / "plot.svg"
-    one = {name: {1: seconds[1]} for name, seconds in SYSTEMS.items()}
-    assert plots.latency_against_batch(one, LABEL, path) is None
-    assert plots.speedup_distribution([2.0], "stock", LABEL, path) is None
-    assert plots.speedup_against_edits([0.5, 0.5], [1, 2], "stock", LABEL, path) is None
+    assert paper_plots.speedup_distribution([2.0], "stock", LABEL, path) is None
+    assert paper_plots.speedup_against_edits([0.5, 0.5], [1, 2], "stock", LABEL, path) is None
     assert paper_plots.speedup_against_accepted({"exact": [(1, 1)]}, LABEL, path) is None
     assert paper_plots.lines({"": {"a": [(1, 2, "")]}}, "x", "y", LABEL, path) is None
     assert paper_plots.time_by_length([3], [20], {"encoder": [1]}, LABEL, path) is None
     assert not path.exists()
-
-
-def test_plots_are_the_same_each_time(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        plots.latency_against_batch(SYSTEMS, LABEL, tmp_path / folder / "plot.svg")
-    one, two = ((tmp_path / folder / "plot.svg").read_bytes() for folder in ("one", "two"))
-    assert one == two
 
 
 def test_two_drawings_of_a_lattice_fit_into_one_page() -> None:

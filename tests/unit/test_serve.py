@@ -369,6 +369,6 @@ def test_keys(translator: Translator) -> None:
         headers = {"Authorization": "Bearer one"}
         body = {"sentences": SENTENCES[0]}
         assert client.post("/generate", json=body, headers=headers).status_code == 200
-        assert client.post("/trace", json=body).status_code == 403
+        assert client.post("/generate", json=body).status_code == 403
         assert client.get("/languages").status_code == client.get("/health").status_code == 200
         assert 'type="password"' in client.get("/").text

@@ -1,10 +1,9 @@
-"""The service's page, its traces, and the line of the log for each request."""
+"""The service's page, and the line of the log for each request."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -17,33 +16,6 @@ from tests.unit.test_serve import PAIR, until
 def client() -> Iterator[httpx.Client]:
     with live(tiny()) as client:
         yield client
-
-
-@pytest.mark.parametrize("decoding", ["beam", "iad", "stock"])
-def test_a_trace_is_of_what_was_decoded(decoding: str) -> None:
-    translator = tiny(decoding, **({} if decoding == "beam" else {"beam": 1}))
-    (expected,) = translator.translate(SENTENCES[:1])
-    with live(translator) as client:
-        found = client.post("/trace", json={"sentences": SENTENCES[0]}).json()
-    assert found["text"] == expected and found["tokens"] >= len(expected.split()) + 1
-    assert bool(found["tree"]) == (decoding == "beam")
-    assert bool(found["trace"]) == (decoding != "stock")
-    if decoding != "stock":
-        assert found["trace"].count("<li data-call") == found["calls"]
-        assert f'<span class="output">{expected}</span>' in found["trace"]
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ({"sentences": SENTENCES[:2]}, "2 sentences: a trace is of one"),
-        ({"sentences": "w1", "beam": 2}, "there is no option 'beam'"),
-        ({"sentences": "w1", "target_lang": "de"}, "target_lang='de': this model has 'tgt' only"),
-    ],
-)
-def test_a_trace_is_of_one_sentence(client: httpx.Client, body: dict[str, Any], error: str) -> None:
-    answer = client.post("/trace", json=body)
-    assert answer.status_code == 400 and error in answer.json()["error"]
 
 
 def test_requests_are_logged_without_their_text(

@@ -124,7 +124,7 @@ def test_marks_take_the_place_of_colours(shown: trace.Trace, words: Dictionary) 
 
 def test_every_kind_looks_unlike_the_others_without_colours() -> None:
     """Accepted text is plain; committed text is only ever beside it in lines that say so."""
-    accepted = {ACCEPTED, trace.NEEDED, trace.CALL, COMMITTED}
+    accepted = {ACCEPTED, COMMITTED}
     marks = {name: kind.marks for name, kind in trace.KINDS.items() if kind.marks != ("", "")}
     assert marks.keys() == trace.KINDS.keys() - accepted
     assert marks[DISCARDED] != marks[OWN] != marks[RELAXED]
@@ -144,7 +144,3 @@ def test_half_of_a_character_is_shown_as_what_it_is(words: Dictionary) -> None:
     assert trace.trace(whole, words, words).readable
     unknown = Record(0, [words.unk(), 2], [Iteration([], [4], 0, [4, 2])])
     assert not trace.trace(unknown, words, words).readable
-
-
-def test_the_output_after_each_call(shown: trace.Trace) -> None:
-    assert shown.written == ["the cats", "the cats"]

@@ -1,4 +1,4 @@
-"""One style for all plots: real text, a title and what was measured, light and dark, ids that are the file's own.
+"""One style for all plots: a title, what was measured, and on what.
 
 with sheet(path, Label("Decoding speed", "160 sentences, 1 thread", "a laptop")) as figure:
     figure.subplots().plot([1, 2], [3, 4])
@@ -6,30 +6,27 @@ with sheet(path, Label("Decoding speed", "160 sentences, 1 thread", "a laptop"))
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fairseq_aggdec.records import results
-from fairseq_aggdec.report.colours import COLOURS, SERIES, light
-from fairseq_aggdec.report.pages import renamed
+from fairseq_aggdec.report.colours import SERIES, light
 
 WIDTH, HEIGHT = 7.2, 3.6  # inches; 72 points each
 MARKERS = "os^Dv*"
 LINES = 104  # characters of the smallest text that fit into the width
-FONTS = "'DejaVu Sans', Verdana, sans-serif"  # the first is what the layout reckons with, the second as wide
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: it is read aloud, searched and copied
     "svg.hashsalt": "fairseq_aggdec",
@@ -91,7 +88,7 @@ def sheet(path: Path, label: Label, height: float = HEIGHT) -> Iterator[Figure]:
     """A figure to draw into, which is written to ``path`` at the end.
 
     Args:
-        path: of the SVG file; its name makes the ids in it.
+        path: of the SVG file.
         height: inches, without the lines of the label.
     """
     title, context, machine = (
@@ -113,13 +110,12 @@ def sheet(path: Path, label: Label, height: float = HEIGHT) -> Iterator[Figure]:
             text = whole.text(left, y, "\n".join(lines), color=light(role))
             text.set(size=size, weight=weight, ha="left", va=up)
         yield whole
-        results.write(path, lambda partial: _write(whole, label, path.stem, partial))
-
-
-def _write(figure: Figure, label: Label, name: str, path: Path) -> None:
-    drawn = StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    path.write_text(dress(drawn.getvalue(), label, identifier(name)), encoding="utf-8")
+        about = {
+            "Title": label.title,
+            "Description": f"{label.context}. {label.machine}",
+            "Date": None,
+        }
+        results.write(path, lambda part: whole.savefig(part, format="svg", metadata=about))
 
 
 def beside(axes: Axes, reverse: bool = False) -> None:
@@ -129,43 +125,8 @@ def beside(axes: Axes, reverse: bool = False) -> None:
     axes.legend(handles, wrapped, loc="upper left", bbox_to_anchor=(1.01, 1), reverse=reverse)
 
 
-def identifier(name: str) -> str:
-    """A name as the beginning of ids."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "plot"
-
-
-def dress(text: str, label: Label, prefix: str) -> str:
-    """A plot as matplotlib writes it -> one ``<svg>`` element with a title, a description, both themes and own ids."""
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = text.replace("'DejaVu Sans'", FONTS)
-    # What uses a marker says its colours; no rule reaches those of the marker itself.
-    text = re.sub(
-        r"<defs>.*?</defs>",
-        lambda marker: re.sub(r"\b(stroke|fill): #\w+;? ?", "", marker[0]),
-        text,
-        flags=re.DOTALL,
-    )
-    text = renamed(text, prefix)
-    # In a page a rule for everything would be one for the whole page.
-    text = text.replace(">*{", f">#{prefix} *{{")
-    head, rest = text.split(">", 1)
-    head += f' id="{prefix}" role="img" aria-labelledby="{prefix}-title {prefix}-about"'
-    about = ". ".join(part for part in (label.context, label.machine) if part)
-    return (
-        f'{head}>\n<title id="{prefix}-title">{escape(label.title, quote=False)}</title>\n'
-        f'<desc id="{prefix}-about">{escape(about, quote=False)}</desc>\n'
-        f"<style>{night(prefix)}</style>{rest}"
-    )
-
-
-def night(prefix: str) -> str:
-    """Rules for a dark theme: every colour of ours is replaced by its twin, in this drawing only.
-
-    The colours stand in the drawing itself as well, for programs that know no rules.
-    """
-    rules = (
-        f'#{prefix} [style*="{what}: {day}"]{{{what}:{dark} !important}}'
-        for day, dark in COLOURS.values()
-        for what in ("fill", "stroke")
-    )
-    return f"@media (prefers-color-scheme: dark){{{''.join(rules)}}}"
+def ticks(axis: Axis, places: Iterable[float]) -> None:
+    """Plain numbers at these places of an axis, and no other marks."""
+    axis.set_major_locator(FixedLocator(list(places)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
