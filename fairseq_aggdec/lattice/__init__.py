@@ -4,7 +4,7 @@ From training pairs to tables, once (``aggdec lattice-tables``):
 
     alignment.corpus           sentence pairs of a binarised data folder, many at a time
     alignment.word_alignment   which source token each target token comes from: fast_align's model
-                               (estimation), both directions combined (symmetrisation)
+                               (estimation), in both directions
     counting         links -> counts of (source token, offset, target token) and of positions -> tables
     tables           the folder beside the data in which they are kept, memory-mapped
     building         all of this in order; chooses the weights of interpolation

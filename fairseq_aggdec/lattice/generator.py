@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
-from fairseq_aggdec.lattice.viterbi import BestPaths, Form
+from fairseq_aggdec.lattice.viterbi import BestPaths
 from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -26,9 +24,6 @@ from fairseq_aggdec.windows.transfer import on_host, read
 
 ROWS_AT_ONCE = 4  # sentences on a CPU
 MANY = 256  # candidates, above which those that there are get counted
-EDGE_BYTES = 48  # scores, their fixed-point form and masks while an edge is searched
-PATH_BYTES = 24  # of every way into a candidate, with --nbest
-LARGE = 2**28  # bytes, above which free memory is asked for
 
 # Options that the search cannot honour, with the reason.
 REFUSED = {
@@ -68,7 +63,6 @@ class LatticeGenerator(CachedGenerator):
         length_window: dL.
         smoothing: of the candidates' probabilities.
         normalise: see :class:`~fairseq_aggdec.lattice.scoring.EdgeScorer`.
-        form: of the Viterbi search.
         count: paths per sentence (``--nbest``).
     """
 
@@ -87,7 +81,6 @@ class LatticeGenerator(CachedGenerator):
         length_window: int,
         smoothing: Smoothing,
         normalise: Normalise,
-        form: Form,
         count: int = 1,
         **options: Any,
     ):
@@ -95,7 +88,7 @@ class LatticeGenerator(CachedGenerator):
         super().__init__(models, tgt_dict, **options)
         self.candidate_model = candidate_model
         self.candidates, self.least, self.length_window = candidates, least, length_window
-        self.smoothing, self.form, self.count = smoothing, form, count
+        self.smoothing, self.count = smoothing, count
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> EdgeScorer:
         return EdgeScorer(models, self.normalise, precision, self.temperature)
@@ -119,7 +112,7 @@ class LatticeGenerator(CachedGenerator):
             # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
             broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
             count = None if self.count == 1 else self.count
-            return Searched(lattice, lattice.search(first, edges, count, self.form), broken)
+            return Searched(lattice, lattice.search(first, edges, count), broken)
 
     def scored(
         self, net_input: Mapping[str, Tensor], start: int | None = None
@@ -151,24 +144,7 @@ class LatticeGenerator(CachedGenerator):
             lattice = self.candidate_model.lattice(source, self.candidates, self.smoothing, lengths)
             if self.least or self.candidates > MANY:
                 lattice = lattice.pruned(self.least)
-            self._check_room(lattice)
         return lattice
-
-    def _check_room(self, lattice: Lattice) -> None:
-        """Raises ``ValueError`` for a lattice whose edges, N x N for each position, do not fit into memory."""
-        rows, positions, count = lattice.tokens.shape
-        pairs = rows * count * count
-        needed = pairs * max(positions * EDGE_BYTES, self.count * PATH_BYTES * (self.count > 1))
-        if needed > LARGE and needed > (free := free_bytes(lattice.tokens.device)):
-            option = (
-                "--variant lattice-candidates"
-                if positions * EDGE_BYTES * pairs == needed
-                else "--nbest"
-            )
-            raise ValueError(
-                f"{option}: the lattices of {rows} sentences with {count} candidates at {positions} positions take "
-                f"{needed / 2**30:.0f} GiB, {free / 2**30:.0f} GiB are free; ask for fewer"
-            )
 
     def _lengths(self, source: Tensor) -> LengthWindow:
         """The lengths that are searched for sources (B, S) of the host, within stock's limits."""
@@ -217,22 +193,6 @@ class LatticeGenerator(CachedGenerator):
         scores = scores[:length].float()
         score = self.options.score(scores.sum(), length)
         return hypothesis(tokens[:length].clone(), scores, score, steps=1)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can still be had on a device; what Linux and its control group say, a lot where they say nothing."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    found = [2**62]
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available = next(line for line in lines if line.startswith("MemAvailable:"))
-        found.append(int(available.split()[1]) * 2**10)
-    with suppress(OSError, ValueError):  # "max" is no number
-        group = Path("/sys/fs/cgroup")
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(limit - used)
-    return max(0, min(found))
 
 
 def _cache_sized(net_input: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

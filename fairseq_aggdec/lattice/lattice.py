@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.lattice.length import LengthWindow
-from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
+from fairseq_aggdec.lattice.viterbi import BestPaths, n_best, viterbi
 from fairseq_aggdec.windows.transfer import read
 
 
@@ -109,18 +109,14 @@ class Lattice:
         first: Tensor | None = None,
         edges: Tensor | None = None,
         count: int | None = None,
-        form: Form = "serial",
     ) -> BestPaths:
         """The best path of every row, or the ``count`` best, over all lengths of its window at once.
 
         Args:
             first, edges: a scorer's scores, as :meth:`scores` takes them.
-            form: of the search for the one best path.
         """
         unary, step = self.scores(first, edges)
-        return (
-            viterbi(unary, step, form=form) if count is None else n_best(unary, step, count=count)
-        )
+        return viterbi(unary, step) if count is None else n_best(unary, step, count=count)
 
     def read(self, choices: Tensor) -> Tensor:
         """Tokens (B, [P,] T) of paths (B, [P,] T): ``</s>`` at the end of each, then ``pad``."""

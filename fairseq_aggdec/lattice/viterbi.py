@@ -1,32 +1,23 @@
 """The best paths through a lattice: exact, batched, and without asking the device.
 
 Deng and Rush 2021 (section 3) search P(y | x, T) = prod_t P(y_t | y_{t-1}, t, x), a first-order chain, with the Viterbi
-algorithm. Two forms of it give the same answer:
+algorithm: one step per position, T of them, each N x N.
 
-- ``serial``: one step per position, T of them, each N x N. The paper's choice and the quicker one on a CPU.
-- ``scan``: max-plus products of neighbouring N x N matrices up a tree and vectors down again (Särkkä and
-  García-Fernández 2019, Rush 2020): about 2 log T steps, N times the work.
-
-The same answer means the same bits. Floating-point sums depend on their order, so a near-tie could go either way; hence
-scores are added in fixed point (int64, steps of 2^-32 nats), where sums are exact. Of several best paths the one that
-is lowest at its *last* position wins, of those the one lowest at the position before, and so on: what following the
-lowest of the best predecessors backwards finds.
+Scores are added in fixed point (int64, steps of 2^-32 nats), where sums are exact in every order. Of several best paths
+the one that is lowest at its *last* position wins, of those the one lowest at the position before, and so on: what
+following the lowest of the best predecessors backwards finds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Form = Literal["serial", "scan"]
-
 _FRACTION = 32  # bits behind the point
 _REACH = 60  # no sum of allowed scores is larger than 2^60
 _FORBIDDEN = -(2**61)  # and so none of them is as low as one with a forbidden part, <= -2^60
-_PRODUCT_ELEMENTS = 2**22  # how much of a max-plus product is spread out at once
 
 
 @dataclass(frozen=True)
@@ -45,21 +36,19 @@ class BestPaths:
     position_scores: Tensor
 
 
-def viterbi(unary: Tensor, edges: Tensor, form: Form = "serial") -> BestPaths:
+def viterbi(unary: Tensor, edges: Tensor) -> BestPaths:
     """The best path of every row.
 
     Args:
         unary: (B, T, N) floating point, score of each candidate in nats; -inf forbids it. T and N are at least 1.
         edges: (B, T - 1, N, N), score of candidate j at position t + 1 after candidate i at t; -inf forbids it.
-        form: they differ in speed only.
 
     Scores are rounded to 2^-32 nats, and those beyond +-2^27 / T nats count as that.
     """
     first, steps = _fixed_point(unary, edges)
-    go, trace = (_forward_serial, _trace) if form == "serial" else (_forward_scan, _trace_scan)
-    forward = go(first, steps)
+    forward = _forward(first, steps)
     best, choice = forward[:, -1].max(1, keepdim=True)  # (B, 1)
-    found = _paths(trace(forward, steps, choice), best, first, steps)
+    found = _paths(_trace(forward, steps, choice), best, first, steps)
     return BestPaths(
         found.choices.squeeze(1), found.scores.squeeze(1), found.position_scores.squeeze(1)
     )
@@ -120,37 +109,12 @@ def _to_nats(score: Tensor) -> Tensor:
 # -- forward: (B, T, N) score of the best path that ends in each candidate
 
 
-def _forward_serial(first: Tensor, steps: Tensor) -> Tensor:
+def _forward(first: Tensor, steps: Tensor) -> Tensor:
     forward = [first]
     for t in range(steps.size(1)):
         ways = forward[-1].unsqueeze(2) + steps[:, t]  # (B, N, N)
         forward.append(ways.amax(1).clamp_(min=_FORBIDDEN))
     return torch.stack(forward, 1)
-
-
-def _forward_scan(first: Tensor, steps: Tensor) -> Tensor:
-    if steps.size(1) == 0:
-        return first.unsqueeze(1)
-    left, right = steps[:, 0::2], steps[:, 1::2]
-    pairs = _max_plus(left[:, : right.size(1)], right)
-    even = _forward_scan(first, pairs)  # positions 0, 2, 4, ...
-    odd = _add(even[:, : left.size(1)].unsqueeze(3), left).amax(2)  # positions 1, 3, 5, ...
-    forward = first.new_empty(first.size(0), steps.size(1) + 1, first.size(1))
-    forward[:, 0::2], forward[:, 1::2] = even, odd
-    return forward
-
-
-def _max_plus(left: Tensor, right: Tensor) -> Tensor:
-    """Matrix products (B, M, N, N) in which adding is taking the larger and multiplying is adding."""
-    middle = left.size(3)
-    width = max(1, _PRODUCT_ELEMENTS // max(1, left.numel()))
-    product = torch.full_like(left, _FORBIDDEN)
-    for start in range(0, middle, width):
-        part = slice(start, start + width)
-        # (B, M, N, width, 1) + (B, M, 1, width, N)
-        paths = _add(left[..., part].unsqueeze(4), right[:, :, part].unsqueeze(2))
-        product = torch.maximum(product, paths.amax(3))
-    return product
 
 
 # -- backward: what stands at a position, given what stands at the next one
@@ -181,23 +145,6 @@ def _trace(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
         ways = _add(forward[:, t], steps[:, t].gather(2, column).squeeze(2))  # (B, N)
         nodes.append(ways.max(1, keepdim=True).indices)
     return torch.stack(nodes[::-1], 2)
-
-
-def _trace_scan(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
-    """Finds what :func:`_trace` finds, by composing the maps from candidates to predecessors: neighbours, then pairs,
-    ...
-
-    At the end every map leads to the last candidate.
-    """
-    # (B, T - 1, N), the best candidate at t before each candidate at t + 1
-    back = _add(forward[:, :-1].unsqueeze(3), steps).max(2).indices
-    maps = torch.cat([back, last.expand_as(forward[:, -1]).unsqueeze(1)], 1)  # (B, T, N)
-    reach = 1
-    while reach < maps.size(1):
-        further = maps[:, :-reach].gather(2, maps[:, reach:])
-        maps = torch.cat([further, maps[:, -reach:]], 1)
-        reach *= 2
-    return maps[..., 0].unsqueeze(1)
 
 
 def _paths(choices: Tensor, best: Tensor, first: Tensor, steps: Tensor) -> BestPaths:

@@ -52,7 +52,6 @@ def build(request: Request) -> LatticeGenerator:
         "length_window": cfg.lattice_length_window,
         "smoothing": cfg.lattice_smoothing,
         "normalise": cfg.lattice_normalise,
-        "form": cfg.lattice_search,
         "count": request.option("nbest", 1),
         "precision": Precision(pack=not cfg.low_memory, tf32=tf32_allowed()),
     }

@@ -55,7 +55,7 @@ def test_it_translates(trained: Trained, scorer: Path) -> None:
 def test_options(trained: Trained, scorer: Path) -> None:
     options = "--nbest 3 --variant lattice-candidates=16,lattice-length-window=2"
     options += " --variant lattice-smoothing=none,lattice-least-probability=0"
-    options += " --variant lattice-search=scan,lattice-normalise=vocabulary"
+    options += " --variant lattice-normalise=vocabulary"
     found = trained.generate("lattice", *shlex.split(options), path=scorer)
     assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.plain.support import parts_gap
-from fairseq_aggdec.lattice import generator as lattice_decoding
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.scoring import EdgeScorer
 from fairseq_aggdec.models.lattice_transformer import ORDERS
@@ -143,13 +142,11 @@ def all_texts(
     return sorted(found, key=lambda item: -item[0])
 
 
-@pytest.mark.parametrize("search", ["serial", "scan"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_best_paths_of_all(folder: Path, count: int, search: str) -> None:
+def test_the_best_paths_of_all(folder: Path, count: int) -> None:
     models, sample = [lattice_model()], make_batch(SOURCES)
-    options = {"lattice_search": search}
     with torch.no_grad():
-        found = decode(models, sample, folder, task_options=options, nbest=count, unnormalized=True)
+        found = decode(models, sample, folder, nbest=count, unnormalized=True)
         for source, hypotheses in zip(SOURCES, found, strict=True):
             expected = all_texts(models, source, folder)[:count]
             assert [h["tokens"].tolist() for h in hypotheses] == [text for _, text in expected]
@@ -310,26 +307,3 @@ def test_wrong_models_and_missing_tables_are_named(folder: Path, tmp_path: Path)
         build([lattice_model()], tmp_path / "nothing", {})
     with pytest.raises(ValueError, match="--min-len 9"):
         decode([lattice_model()], make_batch(SOURCES), folder, min_len=9, max_len_b=4)
-
-
-def test_a_lattice_that_does_not_fit_into_memory_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sample = make_batch([[5, 6, 7], [8, 9, 10]])
-    for name, value, options in (
-        ("lattice_candidates", 40, {}),
-        ("lattice_candidates", 5, {"nbest": 10**9}),
-    ):
-        monkeypatch.setattr(lattice_decoding, "free_bytes", lambda device: 2**62)
-        _, generator = build([lattice_model()], folder, {name: value})
-        assert generator.generate(None, sample)
-        monkeypatch.setattr(lattice_decoding, "LARGE", 0)
-        monkeypatch.setattr(lattice_decoding, "free_bytes", lambda device: 1000)
-        _, generator = build([lattice_model()], folder, {name: value}, **options)
-        option = "--nbest" if options else "--variant lattice-candidates"
-        with pytest.raises(ValueError, match=rf"^{option}: the lattices of 2 sentences .* GiB"):
-            generator.generate(None, sample)
-
-
-def test_free_memory_is_known() -> None:
-    assert 2**20 < lattice_decoding.free_bytes(torch.device("cpu")) < 2**50

@@ -144,10 +144,7 @@ def against_all_paths(chosen: random.Random, seed: int) -> Audit:
     variant = chosen.choice(list(lattice.VARIANTS.values()))
     models = [lattice.lattice_model(seed + i, **variant) for i in range(chosen.choice((1, 1, 2)))]
     sources = random_sources(seed, chosen.randint(1, 3), longest=3)
-    form = {"lattice_search": chosen.choice(("serial", "scan"))}
-    found = lattice.decode(
-        models, make_batch(sources), tables(), task_options=form, unnormalized=True
-    )
+    found = lattice.decode(models, make_batch(sources), tables(), unnormalized=True)
     audit = Audit(0)
     for row, ((best,), source) in enumerate(zip(found, sources, strict=True)):
         paths = lattice.all_texts(models, source, tables())

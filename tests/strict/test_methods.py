@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
     Case("greedy, a norm behind the embeddings", "greedy", model={"layernorm_embedding": True}),
     Case("greedy, no positions", "greedy", model={"no_token_positional_embeddings": True}),
     Case("unknown words, no graphs", "iad", task=EAGER, generation={"unkpen": -4.0, "min_len": 5}),
+    replace(
+        BY_NAME["lattice, serial"],
+        name="lattice, vocabulary",
+        task=BY_NAME["lattice, serial"].task | {"lattice_normalise": "vocabulary"},
+    ),
     Case("prefix, no graphs", "iad", task=EAGER, prefix=BY_NAME["prefix, gad"].prefix),
     *[
         Case(

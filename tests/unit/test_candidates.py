@@ -291,7 +291,7 @@ def test_every_path_is_a_translation_of_an_allowed_length(
             assert lattice.lengths.shortest[row] <= end <= lattice.lengths.longest[row]
             assert all(token not in (PAD, EOS) for token in path[:end])
             assert path[end + 1 :] == [PAD] * (positions - end - 1)
-    best = lattice.search(edges=scores, form="scan")
+    best = lattice.search(edges=scores)
     assert torch.equal(best.choices, found.choices[:, 0])
     assert (best.scores > -torch.inf).all()
 

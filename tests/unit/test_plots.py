@@ -22,7 +22,9 @@ LABEL = Label(
 CURVES = {"a": [(16, 60, "left"), (32, 70, "right")], "b": [(16, 65, ""), (32, 75, "")]}
 Draw = Callable[[Path], "Path | None"]
 DRAWN: dict[str, Draw] = {
-    "distribution": lambda path: paper_plots.speedup_distribution([1, 2, 2, 3], "stock", LABEL, path),
+    "distribution": lambda path: paper_plots.speedup_distribution(
+        [1, 2, 2, 3], "stock", LABEL, path
+    ),
     "edits": lambda path: paper_plots.speedup_against_edits([0, 0.5], [3, 1], "stock", LABEL, path),
     "accepted": lambda path: paper_plots.speedup_against_accepted(
         {"exact": [(1.5, 1)], "top-2": [(2, 1.2)]}, LABEL, path

@@ -23,7 +23,7 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import after_fairseq, installing
-from fairseq_aggdec.cli import bench, main, refusals, serve, trace
+from fairseq_aggdec.cli import main, refusals, serve, trace
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
 

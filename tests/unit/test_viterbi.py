@@ -1,10 +1,9 @@
-"""Viterbi search: both forms and the n best against a plain walk over all paths, and ties."""
+"""Viterbi search: the best and the n best against a plain walk over all paths, and ties."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
+from fairseq_aggdec.lattice.viterbi import BestPaths, n_best, viterbi
 
-FORMS = get_args(Form)
 Nats = list[list[float]]
 TIES = [
     0.0,
@@ -87,10 +85,9 @@ def assert_best(found: BestPaths, lattice: tuple[Tensor, Tensor]) -> None:
         assert found.position_scores[row].sum().item() == pytest.approx(score, abs=1e-8)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @given(st.booleans().flatmap(lattices))
-def test_the_best_path_is_that_of_brute_force(form: Form, lattice: tuple[Tensor, Tensor]) -> None:
-    assert_best(viterbi(*lattice, form=form), lattice)
+def test_the_best_path_is_that_of_brute_force(lattice: tuple[Tensor, Tensor]) -> None:
+    assert_best(viterbi(*lattice), lattice)
 
 
 @given(st.booleans().flatmap(lattices), st.integers(1, 6))
@@ -114,7 +111,9 @@ def test_the_n_best_paths_are_those_of_brute_force(
 
 @settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 9), st.booleans(), st.integers(0, 2**32))
-def test_both_forms_agree_to_the_bit(length: int, width: int, coarse: bool, seed: int) -> None:
+def test_the_first_of_the_best_is_the_best(
+    length: int, width: int, coarse: bool, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     unary = torch.randn(4, length, width, generator=generator) * 30
     edges = torch.randn(4, length - 1, width, width, generator=generator) * 30
@@ -124,64 +123,42 @@ def test_both_forms_agree_to_the_bit(length: int, width: int, coarse: bool, seed
             (edges / 30).round() / 3,
         )  # ties that floats would miss
     edges[torch.rand(edges.shape, generator=generator) < 0.2] = -math.inf
-    serial, scan = (viterbi(unary, edges, form) for form in FORMS)
-    assert torch.equal(serial.choices, scan.choices)
-    assert torch.equal(serial.scores, scan.scores)
-    assert torch.equal(serial.position_scores, scan.position_scores)
-    first = n_best(unary, edges, 1)
-    assert torch.equal(first.choices.squeeze(1), serial.choices)
-    assert torch.equal(first.scores.squeeze(1), serial.scores)
+    best, first = viterbi(unary, edges), n_best(unary, edges, 1)
+    assert torch.equal(first.choices.squeeze(1), best.choices)
+    assert torch.equal(first.scores.squeeze(1), best.scores)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_ties_go_to_the_lowest_at_the_last_position_first(form: Form) -> None:
+def test_ties_go_to_the_lowest_at_the_last_position_first() -> None:
     # Of the two best paths 0 1 and 1 0, the second is lower at its end.
     edges = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])
-    assert viterbi(torch.zeros(1, 2, 2), edges, form=form).choices.tolist() == [[1, 0]]
+    assert viterbi(torch.zeros(1, 2, 2), edges).choices.tolist() == [[1, 0]]
     found = n_best(torch.zeros(1, 2, 2), edges, count=4).choices.tolist()
     assert found == [[[1, 0], [0, 1], [0, 0], [1, 1]]]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_product_in_parts_is_the_whole_product(
-    form: Form, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(3)
-    unary, edges = (
-        torch.randn(2, 9, 5, generator=generator),
-        torch.randn(2, 8, 5, 5, generator=generator),
-    )
-    whole = viterbi(unary, edges, form=form)
-    monkeypatch.setattr("fairseq_aggdec.lattice.viterbi._PRODUCT_ELEMENTS", 450)
-    assert torch.equal(viterbi(unary, edges, form=form).choices, whole.choices)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_row_of_a_batch_is_the_row_alone(form: Form) -> None:
+def test_a_row_of_a_batch_is_the_row_alone() -> None:
     generator = torch.Generator().manual_seed(5)
     unary, edges = (
         torch.randn(6, 12, 4, generator=generator),
         torch.randn(6, 11, 4, 4, generator=generator),
     )
-    batch = viterbi(unary, edges, form)
+    batch = viterbi(unary, edges)
     for row in range(6):
-        alone = viterbi(unary[row : row + 1], edges[row : row + 1], form)
+        alone = viterbi(unary[row : row + 1], edges[row : row + 1])
         assert torch.equal(batch.choices[row], alone.choices[0])
         assert batch.scores[row] == alone.scores[0]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_device_is_never_asked(form: Form) -> None:
+def test_the_device_is_never_asked() -> None:
     # Tensors without data: anything that needed a value on the host would fail.
     unary, edges = torch.empty(2, 7, 4, device="meta"), torch.empty(2, 6, 4, 4, device="meta")
-    assert viterbi(unary, edges, form).choices.shape == (2, 7)
+    assert viterbi(unary, edges).choices.shape == (2, 7)
     assert n_best(unary, edges, 3).choices.shape == (2, 3, 7)
 
 
 def test_scores_of_half_precision_and_large_ones() -> None:
     unary = torch.tensor([[[1.0, -5e4], [2.0, -6e4]]], dtype=torch.float16)
     edges = torch.tensor([[[[-torch.inf, 0.0], [0.0, 0.0]]]], dtype=torch.float16)
-    for form in FORMS:
-        found = viterbi(unary, edges, form=form)
-        assert found.choices.tolist() == [[1, 0]]
-        assert found.scores.tolist() == [unary[0, 0, 1].item() + 2]
+    found = viterbi(unary, edges)
+    assert found.choices.tolist() == [[1, 0]]
+    assert found.scores.tolist() == [unary[0, 0, 1].item() + 2]

@@ -1,4 +1,4 @@
-"""Word alignment: links against the original fast_align's, symmetrisation, files, a program, refusals."""
+"""Word alignment: links against the original fast_align's, files, a program, refusals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_aggdec.lattice.alignment import estimation
-from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE, Link
-from fairseq_aggdec.lattice.alignment.word_alignment import Aligner, read_links
+from fairseq_aggdec.lattice.alignment.word_alignment import Aligner, Link, read_links
 from scripts.recipes.lattice.align import read_text
 
-LINKS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)
 # Source ||| target ||| links ||| links with -r: what the original, compiled from its sources, wrote with -d -o -v.
 RECORDED = [
     [part.split() for part in line.split("|||")]
@@ -39,33 +37,6 @@ def test_links_are_those_of_the_original(
         assert [set(line.split()) for line in lines] == links
         assert count == sum(map(len, links))
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["links"]
-
-
-# -- symmetrisation
-
-
-@given(LINKS, LINKS)
-def test_symmetrisations_lie_between_intersection_and_union(
-    forward: set[Link], reverse: set[Link]
-) -> None:
-    found = {name: combine(set(forward), set(reverse)) for name, combine in COMBINE.items()}
-    assert found["forward"] == forward
-    assert found["reverse"] == reverse
-    assert found["intersect"] == forward & reverse
-    assert found["union"] == forward | reverse
-    assert (
-        found["intersect"] <= found["grow-diag"] <= found["grow-diag-final-and"] <= found["union"]
-    )
-
-
-def test_growing_takes_neighbours_and_the_end_takes_the_unlinked() -> None:
-    forward = {(0, 0), (1, 1), (1, 0), (4, 4), (3, 0)}
-    reverse = {(0, 0), (0, 1), (2, 2)}
-    # 0-1 touches 0-0 and brings in target 1; then 1-0 brings in source 1, 1-1 nothing new, and 2-2 touches none of
-    # these until 1-1 would; 3-0 and 4-4 touch nothing.
-    grown = COMBINE["grow-diag"](forward, reverse)
-    assert grown == {(0, 0), (0, 1), (1, 0)}
-    assert COMBINE["grow-diag-final-and"](forward, reverse) == grown | {(4, 4), (2, 2)}
 
 
 # -- files
@@ -158,7 +129,6 @@ def test_the_original_program_aligns(tmp_path: Path, programs: dict[str, str]) -
     assert lines("forward") == ["0-0 0-1 0-2", "", "", "0-0"]
     assert lines("reverse") == ["0-0 1-0", "", "", "0-0"]
     assert lines("union") == ["0-0 0-1 0-2 1-0", "", "", "0-0"]
-    assert lines("intersect") == ["0-0", "", "", "0-0"]
 
 
 @pytest.mark.parametrize("program", [None, "fail"])

@@ -6,8 +6,8 @@ them: words, BPE or sentencepiece units.
 
 The links of each direction are estimated here (``estimation.py``), or by the original program with ``--fast-align
 PROGRAM``, which is as exact, faster on millions of pairs, and takes more memory. ``forward`` gives each target token at
-most one source token, ``reverse`` the other way round, and the other symmetrisations combine the two. The default,
-``union``, has kept the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
+most one source token, ``reverse`` the other way round, and ``union``, the default, has the links of both. It has kept
+the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tqdm import tqdm
 
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
 from fairseq_aggdec.lattice.alignment.estimation import best_links
-from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE, Link
 
-DIRECTIONS = ("forward", "reverse")
+UNION, DIRECTIONS = "union", ("forward", "reverse")
 BORDER = "|||"  # between source and target in the files that fast_align reads
 _BAD_LINE = re.compile(rb"^(?!(?:\d+-\d+(?: \d+-\d+)*)? *\r?$).*$", re.MULTILINE)
 
 Pair = tuple[Iterable[Any], Iterable[Any]]
+Link = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Aligner:
     """Tells how to align.
 
     Attributes:
-        symmetrisation: how the two directions are combined, or which of them is taken.
+        symmetrisation: ``union`` of the two directions, or which of them is taken.
         iterations: passes over the pairs; the last one only aligns.
         program: the original ``fast_align``, instead of the estimation here.
 
@@ -51,7 +51,7 @@ class Aligner:
         FileNotFoundError: there is no such program.
     """
 
-    symmetrisation: str = "union"
+    symmetrisation: str = UNION
     iterations: int = 5
     program: str | None = None
 
@@ -98,12 +98,10 @@ class Aligner:
 
     def _links(self, corpus: Path) -> Iterator[set[Link]]:
         """The links of every line of a corpus file."""
-        single = self.symmetrisation in DIRECTIONS
-        wanted = (self.symmetrisation,) if single else DIRECTIONS
+        wanted = DIRECTIONS if self.symmetrisation == UNION else (self.symmetrisation,)
         found = self._by_program if self.program else self._by_estimation
         each = [found(corpus, direction) for direction in wanted]
-        combine = COMBINE[self.symmetrisation]
-        return each[0] if single else (combine(*both) for both in zip(*each, strict=False))
+        return (set.union(*links) for links in zip(*each, strict=False))
 
     def _by_estimation(self, corpus: Path, direction: str) -> Iterator[set[Link]]:
         origin, aim = _read_corpus(corpus)[:: -1 if direction == "reverse" else 1]
@@ -214,7 +212,7 @@ def _read_corpus(path: Path) -> tuple[Sentences, Sentences]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that :func:`build_aligner` reads."""
     group = parser.add_argument_group("word alignment")
-    group.add_argument("--symmetrisation", choices=list(COMBINE), default="union")
+    group.add_argument("--symmetrisation", choices=(UNION, *DIRECTIONS), default=UNION)
     group.add_argument("--iterations", type=int, default=5, help="of estimation (default: 5)")
     group.add_argument(
         "--fast-align", metavar="PROGRAM", help="the original fast_align (default: none is needed)"

@@ -168,11 +168,6 @@ class Settings:
         "the probabilities of an edge add up to 1 over the candidates of its position or over the vocabulary (slower)",
         *("candidates", "vocabulary"),
     )
-    lattice_search: str = variant(
-        "serial",
-        "Viterbi search position by position (serial) or as a tree of logarithmic depth (scan); same output",
-        *("serial", "scan"),
-    )
     always_draft: bool = False
     eval_bleu: bool = False
     said: frozenset[str] = frozenset()

@@ -38,7 +38,6 @@ TIMED = [
         "interleaved, one word, beam 3",
         "interleaved, 2x2, beam 3",
         "lattice, serial",
-        "lattice, scan",
     )
 ]
 

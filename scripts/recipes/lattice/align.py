@@ -2,7 +2,7 @@
 
     python -m scripts.recipes.lattice.align --data data-bin --output train.links
     python -m scripts.recipes.lattice.align --text train.de train.en --output train.links \\
-        --fast-align work/fast_align/fast_align --symmetrisation grow-diag-final-and
+        --fast-align work/fast_align/fast_align
 """
 
 from __future__ import annotations

@@ -170,15 +170,14 @@ CASES = [
             "lattice",
             "lattice_transformer",
             {"decoder_layers": 1},
-            task=LATTICE | {"lattice_search": form, "lattice_normalise": normalise},
+            task=LATTICE,
             generation={"nbest": nbest},
             stock=False,
             files=("tables",),
         )
-        for name, form, normalise, nbest in (
-            ("serial", "serial", "candidates", 1),
-            ("scan", "scan", "vocabulary", 1),
-            ("3 best", "serial", "candidates", 3),
+        for name, nbest in (
+            ("serial", 1),
+            ("3 best", 3),
         )
     ],
     *[
