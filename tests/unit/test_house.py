@@ -88,7 +88,6 @@ GROUND = [
     "compat",
     "one_copy",
     "checkpoints",
-    "hub",
     "deferred",
     "after_fairseq",
 ]  # modules beside the rooms
