@@ -11,7 +11,7 @@ COPY fairseq_aggdec fairseq_aggdec
 RUN echo torch==2.13.0+cpu > torch.txt && \
     pip install --no-cache-dir torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu && \
     PIP_CONSTRAINT=torch.txt PIP_BUILD_CONSTRAINT=torch.txt CFLAGS="-O1 -g0" \
-    pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu '.[report,serve,convert]' && useradd --create-home aggdec
+    pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu '.[serve,convert]' && useradd --create-home aggdec
 USER aggdec
 EXPOSE 8000
 # Of `aggdec serve` on port 8000; nothing else of the image listens.

@@ -50,7 +50,6 @@ EXTRAS = {
         "python-multipart>=0.0.18,<1",  # forms, which clients of LibreTranslate send
         "jinja2>=3.1,<4",  # the page
     ],
-    "report": ["jinja2>=3.1,<4"],
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
 EXTRAS["test"] = [
@@ -59,7 +58,6 @@ EXTRAS["test"] = [
     *EXTRAS["gec"],
     *EXTRAS["images"],
     *EXTRAS["recipes"],
-    *EXTRAS["report"],
     *EXTRAS["serve"],
     "axe-core-python>=0.1,<0.2; python_version >= '3.10'",  # rules of accessibility, run in a browser
     "httpx>=0.27,<1",  # requests of the tests of the service
@@ -270,7 +268,7 @@ setup(
     package_dir={CONFIGS: "configs"},
     package_data={
         "fairseq_aggdec": [
-            "report/templates/*",
+            "serve/page.html",
             "kernels/source/*",
             "kernels/gpu/source/*",
             "kernels/source/vector/*",

@@ -10,7 +10,6 @@ import argparse
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +28,8 @@ from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import Measurement, System, measure
-from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import choosing, report, trace
+from fairseq_aggdec.records import results
+from fairseq_aggdec.report import choosing, trace
 from scripts import random_models
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,12 +44,6 @@ COLUMNS = (
     "x stock",
     "mean accepted",
     "same as stock",
-)
-INTRODUCTION = (
-    "A Transformer corrects the grammar of real Ukrainian sentences (test set of UA-GEC), one sentence at a time. "
-    "Input-guided aggressive decoding (IAD) guesses that the output goes on as the input does, checks the guess in one "
-    "call of the decoder, and keeps what greedy decoding would have written too. So the text is the same, only sooner. "
-    "Beam search (beam 5) is drafted in the same spirit, and finds the same hypotheses as stock fairseq."
 )
 
 
@@ -100,15 +93,6 @@ def table_of(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def timed(running: Sequence[System], measurements: Sequence[Measurement]) -> list[tables.Line]:
-    """The decoders for the report, each with its speed-up over stock with the same beam."""
-    threads = torch.get_num_threads()
-    lines = tables.lines(running, measurements, 1, threads, list(STOCK.values()))
-    for line in lines:
-        line.speedup = {"stock": line.speedup[STOCK[line.system]]}
-    return lines
-
-
 def worth_showing(session: Session, records: Sequence[Record], limit: int | None) -> list[Record]:
     """Records of sentences that the correction brought nearer to what both annotators wrote."""
     texts = [
@@ -127,14 +111,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="sentences (default: all that are shipped)")
     # Two threads gain little at this size, and lose a great deal while anything else runs.
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--report", type=Path, help="the page (default: report.html, report-2.html, ...)"
-    )
+    parser.add_argument("--report", type=Path, help="the page (default: report.html)")
     args = parser.parse_args()
-    page = args.report or results.unused(ROOT / "report.html")
+    page = args.report or ROOT / "report.html"
     if not (SHIPPED / "checkpoint.pt").exists():
         raise SystemExit(f"error: {SHIPPED} lacks checkpoint.pt: is the checkout complete?")
-    console = Console()
+    console = Console(record=True)
     with tempfile.TemporaryDirectory(prefix="demo-") as temporary:
         folder = Path(temporary)
         session = Session(generation_parser(None), prepare(folder, args.limit))
@@ -155,17 +137,7 @@ def main() -> None:
         traces = [trace.trace(record, *dictionaries) for record in chosen]
         console.print("\nHow IAD decoded three of them, a line per call of the decoder:")
         trace.show(console, traces)
-        shown = report.Page("fairseq_aggdec: the same text, sooner", INTRODUCTION, traces=traces)
-        shown.context = (
-            f"Model checkpoints/ua_gec, 6.6 million parameters; {len(batches)} sentences of the test set of UA-GEC, "
-            f"one at a time (batch size 1); threads: {args.threads}; {session.precision}."
-        )
-        shown.timed = timed(running, measurements)
-        kept = (0, 2, 4)  # what is not in the comparison with stock
-        shown.columns = [COLUMNS[column] for column in kept]
-        shown.rows = [[row[column] for column in kept] for row in rows]
-        shown.command = machine.command("scripts.demo", sys.argv[1:])
-        report.write(page, shown)
+    results.write_text(page, console.export_html())
     console.print(f"\nThe same as a page: {os.path.relpath(page)}")
 
 

@@ -33,7 +33,7 @@ lint() {
 # The tests of a level. Six levels share the folder tests/cli: files that no long level names are of the level cli.
 # pages: what README and docs print, and pages in a browser; kills: work shared by processes that are killed.
 tests_of() {
-    local pages=(tests/cli/test_{readme,tour,troubleshooting,browser,python_page,serve_page}.py) kills=(tests/cli/test_*_processes.py)
+    local pages=(tests/cli/test_{readme,tour,troubleshooting,python_page,serve_page}.py) kills=(tests/cli/test_*_processes.py)
     local faults=(tests/cli/test_faults.py) wheel=(tests/cli/test_wheel.py) recipes=(tests/cli/test_*recipe*.py)
     recipes+=(tests/cli/test_{blockwise_analyses,configs,wmt_data}.py)
     case "$1" in

@@ -5,7 +5,7 @@
 
 DATA is a folder of fairseq-preprocess, --path a checkpoint of an ordinary fairseq Transformer. What the model writes
 for the training set is distilled; then a drafter of one layer learns to write that, or block heads with a layer of
-their own. The command first says how long this will take. Training ends early when the accepted tokens no longer grow
+their own. Training ends early when the accepted tokens no longer grow
 (mean_accepted in the log). Killed at any moment, the same command goes on. A step with other settings is made anew;
 what was there is moved aside.
 """
@@ -43,7 +43,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--distill-flags", type=shlex.split, default=lengths, metavar="FLAGS", help=distilling)
     training = "options for fairseq-train"
     add("--train-flags", type=shlex.split, default=[], metavar="FLAGS", help=training)
-    add("--no-estimate", action="store_true", help="begin without estimating the time")
     return parser
 
 
@@ -64,8 +63,6 @@ def main(given: Sequence[str] | None = None) -> None:
     check(args)
     set_up_log("INFO")
     training = DrafterTraining(args, run_module)
-    if not args.no_estimate and not (training.output / args.kind).exists():
-        print(f"It takes {training.estimate()}.", flush=True)
     made = training.make()
     if args.kind == "drafter":
         flags = f"--path {args.path} --decoding gad --drafter-path {made}"

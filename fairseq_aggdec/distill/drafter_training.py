@@ -11,7 +11,6 @@ import json
 import logging
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ import torch
 from fairseq.data import data_utils
 
 import fairseq_aggdec
-from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_text
@@ -31,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 KINDS = ("drafter", "heads")
 EVERY = 250  # updates between two validations, and two checkpoints
-TIMED = 8  # updates that are timed, behind the first two
-LOG = "timed.log"  # of these
-SAMPLE = 64  # sentences that are decoded to estimate the time of distillation
 MAX_TOKENS = {"drafter": 4000, "heads": 2000}
 BOUND = """
 import ctypes, runpy, signal, sys
@@ -102,9 +97,7 @@ def precision(args: Namespace) -> list[str]:
 class DrafterTraining:
     """The steps from a model and its data to a drafter; ``args`` are of ``aggdec train-drafter``."""
 
-    def __init__(
-        self, args: Namespace, run: Callable[[str, Sequence[str], Path | None], list[float]]
-    ):
+    def __init__(self, args: Namespace, run: Callable[[str, Sequence[str], Path | None], None]):
         self.args, self.run = args, run
         self.output: Path = args.output or args.data.with_name(f"{args.data.name}-drafter")
         self.languages = languages(args.data, args.distill_flags)
@@ -227,61 +220,6 @@ class DrafterTraining:
             arguments += ["--output", str(folder / "averaged.pt")]
             self.run("fairseq_aggdec.cli.main", arguments, None)
 
-    # -- how long it will take
-
-    def estimate(self) -> str:
-        """Tells how long distillation and training take, from some sentences and some updates."""
-        distillation = self.seconds_of_distillation()
-        update = self.seconds_of_update()
-        return (
-            f"about {minutes(distillation)} to distil, then at most {minutes(update * self.args.max_update)} for "
-            f"{self.args.max_update} updates of {update:.2f} s (and validation every {EVERY} updates); training ends "
-            f"earlier when the accepted tokens no longer grow in {self.args.patience} validations"
-        )
-
-    def seconds_of_distillation(self) -> float:
-        """Estimates seconds for the training set, by one process."""
-        parser = generation_parser(None)
-        parser.set_defaults(gen_subset="train", num_workers=0)
-        words = [
-            str(self.args.data),
-            "--path",
-            str(self.args.path),
-            *self.cpu,
-            "--gen-subset=train",
-        ]
-        words += ["--batch-size=64", *self.limits()]
-        session = Session(parser, words, always_draft=False, reads=["beam", "batch_size"])
-        generator, _ = session.generator("greedy")
-        batches = session.batches(SAMPLE, SAMPLE)
-        for sample in [batches[0], *batches]:  # the first one packs the weights
-            began = time.perf_counter()
-            session.decode(generator, sample)
-        spent = time.perf_counter() - began
-        rounds = len(session.order) / min(SAMPLE, len(session.order))
-        return spent * rounds
-
-    def limits(self) -> list[str]:
-        """Lengths and languages among the options of distillation."""
-        given = distilled_by(self.args.distill_flags)
-        given.source_lang, given.target_lang = self.languages
-        return [f"--{k.replace('_', '-')}={v}" for k, v in vars(given).items() if v is not None]
-
-    def seconds_of_update(self) -> float:
-        """Estimates seconds of an update on the set as it is; the targets of distillation are as long."""
-        with tempfile.TemporaryDirectory(prefix="train-drafter-") as folder:
-            flags = [*self.training_flags(), f"--max-update={TIMED + 2}", "--no-save"]
-            flags += ["--disable-validation", "--log-interval=1", "--save-dir", folder]
-            times = self.run("fairseq_cli.train", [str(self.args.data), *flags], Path(folder, LOG))
-        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-
-
-def minutes(seconds: float) -> str:
-    """``40 seconds``, ``12 minutes``, ``3.5 hours``."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
-
 
 def bound(module: str, arguments: Sequence[str]) -> list[str]:
     """``python -m MODULE ARGUMENTS`` with this interpreter, for a process that on Linux ends when the one that started
@@ -289,32 +227,26 @@ def bound(module: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", BOUND, module, *arguments]
 
 
-def run_module(module: str, arguments: Sequence[str], log: Path | None) -> list[float]:
+def run_module(module: str, arguments: Sequence[str], log: Path | None) -> None:
     """``python -m MODULE ARGUMENTS`` with this interpreter.
 
     Args:
-        log: gets what it prints; that is shown as well, unless the file is called :data:`LOG`. None: it is shown.
-
-    Returns:
-        when fairseq-train told of each update, seconds.
+        log: gets what it prints, beside the terminal. None: the terminal alone.
 
     Raises:
         SystemExit: it failed.
     """
     pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
-    times, last = [], collections.deque[str](maxlen=12)
+    last = collections.deque[str](maxlen=12)
     with subprocess.Popen(bound(module, arguments), text=True, **pipe) as child:
         if log is not None and child.stdout is not None:
             with log.open("a", encoding="utf-8") as file:
                 for line in child.stdout:
-                    times += [time.perf_counter()] if "| train_inner |" in line else []
                     last.append(line)
                     file.write(line)
-                    if log.name != LOG:
-                        sys.stderr.write(line)
+                    sys.stderr.write(line)
     if child.returncode:
         raise SystemExit(
             f"error: {module} failed with status {child.returncode}; once the reason is gone, the same command goes "
             f"on\n{''.join(last)}"
         )
-    return times

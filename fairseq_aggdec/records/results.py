@@ -122,20 +122,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-def unused(path: Path) -> Path:
-    """A file that is not there yet: ``report.html``, else ``report-2.html`` and so on; its place is checked.
-
-    Raises:
-        SystemExit: it could not be written.
-    """
-    number, free = 1, path
-    while os.path.lexists(free):
-        number += 1
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    check_place("the page", free)
-    return free
-
-
 def check_counts(args: Namespace, *options: str) -> None:
     """Refuses numbers of options that count something and are below 1; None is not given.
 

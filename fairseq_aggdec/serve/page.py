@@ -1,16 +1,28 @@
-"""The page at ``/``."""
+"""The page at ``/``: HTML that needs no other file."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import jinja2
+
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.report.pages import templates
+from fairseq_aggdec.report.colours import variables
+
+# All text that goes into the page is escaped; a name that it lacks is an error.
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+)
 
 
 def whole(translator: Translator, keys: bool) -> str:
-    """The page as HTML, which loads nothing else; ``keys``: the service asks for a key."""
+    """The page; ``keys``: the service asks for a key."""
     source, target = translator.languages
-    page = templates().get_template("serve.html")
-    return page.render(
+    return TEMPLATES.get_template("page.html").render(
+        light=variables(dark=False),
+        dark=variables(dark=True),
         title="Translate",
         decoding=translator.own.decoding,
         beam=translator.own.beam,

@@ -265,10 +265,8 @@ def test_traces_show_block_after_block(
     written = [int(found) for found in re.findall(r"one token at a time: (\d+)", printed)]
     assert sum(gained) == sum(written)
     assert max(gained) >= 2  # of a block of at least two
-    html = page.read_text()
-    assert html.count('<section class="trace"') == 2
-    assert html.count('<em class="relaxed">') > 0  # what stands for the minimum only
-    assert f"<td>mean {sum(gained) / len(gained):.2f}</td>" in html
+    assert "though the verifier would have written another token" in printed
+    assert page.read_text().count("one token at a time") == 2
 
 
 def test_a_sentence_that_is_not_there_is_named(folder: Path) -> None:

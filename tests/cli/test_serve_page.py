@@ -6,6 +6,7 @@ Needs Chromium (Debian: ``apt-get install chromium``); left out where there is n
 from __future__ import annotations
 
 import queue
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,15 @@ from starlette.routing import Route
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.serve import page
-from tests.cli.test_browser import CHROMIUM, FLAGS
 from tests.serving import SENTENCES, live, tiny
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next((found for found in map(shutil.which, NAMES) if found), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--enable-logging=stderr", "--window-size=1500,1200"),
+)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 LIGHT, DARK = 1, 0
 
@@ -96,8 +103,7 @@ def visiting(translator: Translator, tmp_path: Path, sentence: str) -> Iterator[
     def open_page(wide: int, scheme: int) -> dict[str, Any]:
         width["now"] = wide
         assert CHROMIUM is not None
-        flags = [flag for flag in FLAGS if not flag.startswith("--virtual-time")]
-        flags += [f"--blink-settings=preferredColorScheme={scheme}", "--no-proxy-server"]
+        flags = [*FLAGS, f"--blink-settings=preferredColorScheme={scheme}", "--no-proxy-server"]
         flags += [f"--user-data-dir={tmp_path / 'profile'}", "--remote-debugging-port=0"]
         with open(tmp_path / "log", "w", encoding="utf-8") as log:
             browser = subprocess.Popen([CHROMIUM, *flags, f"{client.base_url}/frame"], stderr=log)

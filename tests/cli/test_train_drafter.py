@@ -11,7 +11,6 @@ import torch
 
 from fairseq_aggdec.cli import train_drafter
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.distill import drafter_training
 from tests import warm
 from tests.cli.commands import Trained
 
@@ -29,11 +28,10 @@ def test_a_drafter_and_how_to_use_it(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has the verifier's encoder; the time is told first; the printed options decode as stock does."""
+    """It has the verifier's encoder; the printed options decode as stock does."""
     monkeypatch.setattr("sys.executable", warm.python())
     run(trained, tmp_path, "--average", "2")
     said = capfd.readouterr().out
-    assert "It takes about " in said and "for 2 updates of " in said
     made = tmp_path / "out" / "drafter" / "averaged.pt"
     printed = said[said.index("Decode with") :].split()
     assert printed[-4:] == ["--decoding", "gad", "--drafter-path", str(made)]
@@ -52,7 +50,7 @@ class Children:
         self.ran: list[list[str]] = []
         self.fails = ""
 
-    def __call__(self, module: str, arguments: Sequence[str], log: Path | None) -> list[float]:
+    def __call__(self, module: str, arguments: Sequence[str], log: Path | None) -> None:
         words = [module, *arguments]
         if self.fails and self.fails in " ".join(words):
             raise SystemExit(f"error: {module} failed")
@@ -62,7 +60,6 @@ class Children:
         if place == "--output":
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "distillation.json").touch()
-        return [1.0, 3.0, 5.0]
 
     @property
     def steps(self) -> list[str]:
@@ -83,44 +80,31 @@ def test_what_is_done_is_kept_and_what_is_not_goes_on(
 ) -> None:
     children.fails = "fairseq_cli.train"
     with pytest.raises(SystemExit, match="failed"):
-        run(trained, tmp_path, "--no-estimate")
+        run(trained, tmp_path)
     assert children.steps == ["distill"]
     (tmp_path / "out" / "drafter.partial" / "checkpoint_last.pt").touch()
     children.fails = ""
-    run(trained, tmp_path, "--no-estimate")
+    run(trained, tmp_path)
     assert children.steps == ["train"]
     assert (tmp_path / "out" / "drafter" / "checkpoint_last.pt").exists()
     run(trained, tmp_path)
     assert children.steps == []
-    run(trained, tmp_path, "--kind", "heads", "--no-estimate")  # of what is distilled already
+    run(trained, tmp_path, "--kind", "heads")  # of what is distilled already
     assert "--arch=blockwise_transformer" in children.ran[0] and children.steps == ["train"]
 
 
 def test_other_settings_make_a_step_anew(
     trained: Trained, tmp_path: Path, children: Children
 ) -> None:
-    run(trained, tmp_path, "--no-estimate")
+    run(trained, tmp_path)
     assert children.steps == ["distill", "train"]
-    run(trained, tmp_path, "--no-estimate", "--lr", "0.5")
+    run(trained, tmp_path, "--lr", "0.5")
     assert children.steps == ["train"]
-    run(trained, tmp_path, "--no-estimate", "--distill-flags", "--max-len-b 9 -s src -t tgt")
+    run(trained, tmp_path, "--distill-flags", "--max-len-b 9 -s src -t tgt")
     assert children.steps == ["distill", "train"]
     assert len(list((tmp_path / "out").glob("*.before-*"))) >= 2
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())
     assert set(settings) == {"distilled", "drafter"}
-
-
-def test_the_estimate(
-    trained: Trained, tmp_path: Path, children: Children, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(trained, tmp_path, "--max-update", "900")
-    said = capsys.readouterr().out
-    assert "at most 30 minutes for 900 updates of 2.00 s" in said
-    timed = children.ran[0]
-    assert "--no-save" in timed and timed[-1] != str(tmp_path / "out")
-    assert [drafter_training.minutes(x) for x in (0.2, 80, 600, 9000)] == [
-        *["1 seconds", "80 seconds", "10 minutes", "2.5 hours"]
-    ]
 
 
 @pytest.mark.parametrize(
@@ -135,3 +119,14 @@ def test_refusals(trained: Trained, tmp_path: Path, more: list[str], says: str) 
     with pytest.raises(SystemExit, match=says):
         run(trained, tmp_path, *more)
     assert not (tmp_path / "out").exists()
+
+
+def test_several_gpus_distil_together(
+    trained: Trained, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    given = [str(trained.data), "--path", str(trained.checkpoint), "--output", str(tmp_path / "o")]
+    train_drafter.main([*given, *QUICK[1:]])
+    launched = ["torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m"]
+    assert children.ran[0][:6] == [*launched, "fairseq_aggdec.cli.main", "distill"]

@@ -42,7 +42,7 @@ def command(trained: Trained, folder: Path) -> subprocess.Popen[str]:
     settings = {
         "MAX_UPDATE": "12",
         "BLOCK_SIZE": "4",
-        "DEVICE_FLAGS": "--cpu --no-estimate",
+        "DEVICE_FLAGS": "--cpu",
         "MAX_TOKENS": "400",
         "FLAGS": "--save-interval-updates 2 --validate-interval-updates 2 --log-interval 1",
         "PYTHON": warm.python(),

@@ -76,7 +76,7 @@ def test_everything_is_in_it(wheel: Path) -> None:
     wanted = {f"{module_of(tool).replace('.', '/')}.py" for tool in TOOLS}
     wanted |= {"fairseq_aggdec/py.typed"}
     wanted |= {f"fairseq_aggdec/configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
-    for pattern in ("*.py", "*.cu", "report/templates/*"):
+    for pattern in ("*.py", "*.cu", "serve/page.html"):
         wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "fairseq_aggdec").rglob(pattern)}
     wanted |= {
         f"fairseq_aggdec/kernels/{path.name}"

@@ -23,7 +23,7 @@ from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import after_fairseq, installing
-from fairseq_aggdec.cli import main, refusals, serve, trace
+from fairseq_aggdec.cli import main, refusals, serve
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
 
@@ -181,14 +181,8 @@ def test_advice_without_metadata_is_the_name(monkeypatch: pytest.MonkeyPatch) ->
             "uvicorn",
             "aggdec serve needs uvicorn, of the extra `serve`",
         ),
-        (
-            trace.main,
-            ["data", "--path", "m.pt"],
-            "jinja2",
-            "aggdec trace needs jinja2, of the extra `report`",
-        ),
     ],
-    ids=["serve", "trace"],
+    ids=["serve"],
 )
 def test_a_package_that_is_missing_is_named_before_the_work(
     main: Callable[[list[str]], object],

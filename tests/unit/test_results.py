@@ -21,7 +21,6 @@ from fairseq_aggdec.records.results import (
     write_table,
     write_text,
 )
-from fairseq_aggdec.report import report
 
 LIMIT = 2000  # bytes
 
@@ -68,14 +67,12 @@ def test_a_full_disk_leaves_the_older_result(tmp_path: Path) -> None:
     assert path.read_text() == "newer"
 
 
-def test_tables_and_pages_are_written_aside(tmp_path: Path) -> None:
+def test_tables_are_written_aside(tmp_path: Path) -> None:
     def all_of_them() -> None:
         write_table(tmp_path / "table", "title", "c" * 2 * LIMIT, "table", [])
 
     with full_disk(), pytest.raises(OSError, match="too large"):
         all_of_them()
-    with full_disk(), pytest.raises(OSError, match="too large"):
-        report.write(tmp_path / "page.html", report.Page("t", "i" * LIMIT))
     assert not list(tmp_path.iterdir())
 
 

@@ -253,7 +253,7 @@ def test_extras_and_files_that_are_named_are_there() -> None:
     named = {one for part in re.findall(r"['\"]\.\[([\w,]+)\]", text) for one in part.split(",")}
     setup = (root / "setup.py").read_text(encoding="utf-8")
     extras = {*re.findall(r'^    "(\w+)": \[', setup, re.MULTILINE), "test", "dev"}
-    assert {"serve", "report"} <= named <= extras, named - extras
+    assert {"serve", "convert"} <= named <= extras, named - extras
     docker = (root / "Dockerfile").read_text(encoding="utf-8")
     copied = [
         name for line in re.findall(r"^COPY (.*) \S+$", docker, re.M) for name in line.split()

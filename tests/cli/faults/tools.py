@@ -345,7 +345,7 @@ def full_cases() -> list[Case]:
         ("aggdec audit", "--path {model} --decoding greedy --output {tmp}/old", "/old."),
         (
             "aggdec trace",
-            "--path {model} --decoding iad --overwrite --report {tmp}/old.html",
+            "--path {model} --decoding iad --report {tmp}/old.html",
             "old.html",
         ),
         (
