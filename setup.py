@@ -33,7 +33,6 @@ REQUIREMENTS = [
 ]
 EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
-    "bulk": ["zstandard>=0.22,<1"],
     "convert": ["safetensors>=0.4,<1", "transformers>=4.57,<5"],  # models of other libraries
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
@@ -53,7 +52,6 @@ EXTRAS = {
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
 EXTRAS["test"] = [
-    *EXTRAS["bulk"],
     *EXTRAS["convert"],
     *EXTRAS["gec"],
     *EXTRAS["images"],

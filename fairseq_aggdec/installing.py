@@ -26,7 +26,6 @@ DISTRIBUTIONS = {
     "transformers": "transformers",
     "ua_gec": "ua-gec",
     "uvicorn": "uvicorn",
-    "zstandard": "zstandard",
 }
 
 

@@ -1,5 +1,5 @@
 """Texts of any size: read whole, cut into shards, translated by any number of workers, joined.
 
-``compressed.py`` reads files to their end, ``text.py`` cuts them, ``translation.py`` translates a shard, ``command.py``
+``text.py`` reads and cuts files, ``translation.py`` translates a shard, ``command.py``
 is ``aggdec-generate --input-file``. Claims and workers are those of :mod:`fairseq_aggdec.jobs`.
 """

@@ -54,14 +54,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("text files").add_argument
-    lines = "a sentence a line; .gz and .zst are read as such"
+    lines = "a sentence a line; .gz is read as such"
     add("--input-file", type=Path, required=True, metavar="FILE", help=lines)
     add(
         "--output-file",
         type=Path,
         required=True,
         metavar="FILE",
-        help="a line for each; OUT.jsonl: JSON lines with --nbest hypotheses; .gz and .zst are written as such. "
+        help="a line for each; OUT.jsonl: JSON lines with --nbest hypotheses; .gz is written as such. "
         "It is there when it is complete; until then progress is kept in FILE.parts",
     )
     workers.add_options(parser)

@@ -1,24 +1,40 @@
-"""Texts of any size, a sentence a line: plain or compressed (``compressed.py``), and cut into shards of lines."""
+"""Texts of any size, a sentence a line: plain or compressed by gzip, and cut into shards of lines."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
 import zlib
 from array import array
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from fairseq_aggdec.bulk.compressed import ENDINGS, DamagedError, open_read
 from fairseq_aggdec.jobs.job import BulkError
 
 logger = logging.getLogger(__name__)
 
 # Bytes: a file without ends of lines is no text, and must not fill the memory.
 LONGEST_LINE = 1 << 20
+GZIP = ".gz"
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # of a file that is cut or none of gzip
 CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at once
+
+
+def open_read(path: Path) -> Any:
+    """A file with the content of a text, uncompressed."""
+    return gzip.open(path) if path.suffix == GZIP else path.open("rb")
+
+
+def open_write(file: BinaryIO, path: Path) -> Any:
+    """A context manager to write to ``file``, compressed as the name of ``path`` says, without a time in the bytes;
+    ``file`` stays open."""
+    gzipped = path.suffix == GZIP
+    return gzip.GzipFile("", "wb", fileobj=file, mtime=0) if gzipped else nullcontext(file)
 
 
 @dataclass
@@ -69,6 +85,8 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines with their ends, and the byte at which each begins."""
     number, offset = 0, 0
     try:
+        if path.suffix == GZIP and not path.stat().st_size:
+            raise EOFError("it is empty, even an empty text is some bytes of gzip")
         with open_read(path) as file:
             while line := file.readline(LONGEST_LINE):
                 number += 1
@@ -83,7 +101,7 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 offset += len(line)
     except UnicodeDecodeError as error:
         raise BulkError(_no_utf8(path, number, offset, error)) from None
-    except DamagedError as error:
+    except DAMAGED as error:
         raise BulkError(f"{path} is damaged behind line {number}: {error}") from None
 
 
@@ -115,7 +133,7 @@ class Text:
         try:
             self._go_to(self.index.offsets[shard])
             lines = [self.file.readline() for _ in range(self.index.count(shard))]
-        except DamagedError:
+        except DAMAGED:
             raise self._changed() from None
         self.offset += sum(map(len, lines))
         check = 0
@@ -129,7 +147,7 @@ class Text:
         return BulkError(f"{self.path} was changed while it was translated: begin anew")
 
     def _go_to(self, offset: int) -> None:
-        if self.path.suffix not in ENDINGS:
+        if self.path.suffix != GZIP:
             self.file.seek(offset)
         else:
             if offset < self.offset:
@@ -149,7 +167,7 @@ def content_digest(path: Path) -> str:
     """SHA-256 of what a file holds, uncompressed: another version of a compression library gives other bytes.
 
     Raises:
-        DamagedError: it is not whole.
+        EOFError, OSError, zlib.error: it is not whole.
     """
     whole = hashlib.sha256()
     with open_read(path) as file:

@@ -27,7 +27,7 @@ from torch import Tensor
 from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.bulk import compressed, text
+from fairseq_aggdec.bulk import text
 from fairseq_aggdec.bulk.text import Text
 from fairseq_aggdec.jobs.claims import turn
 from fairseq_aggdec.jobs.job import (
@@ -65,7 +65,7 @@ class BulkPlaces:
     @property
     def json_lines(self) -> bool:
         """Tells whether the output is JSON lines, all hypotheses of each line; else a line of text, the best one."""
-        return self.target.name.removesuffix(".gz").removesuffix(".zst").endswith(JSON_LINES)
+        return self.target.name.removesuffix(text.GZIP).endswith(JSON_LINES)
 
     def check(self) -> None:
         """Refuses, before any work, what cannot be read or must not be replaced.
@@ -97,7 +97,7 @@ class BulkPlaces:
         try:
             wanted = json.loads((self.parts / MERGED).read_bytes())["sha256"]
             return bool(text.content_digest(self.target) == wanted)
-        except (FileNotFoundError, ValueError, TypeError, KeyError, compressed.DamagedError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError, *text.DAMAGED):
             return False
 
 
@@ -208,7 +208,7 @@ def merge(job: Job, places: BulkPlaces) -> None:
     try:
         whole = hashlib.sha256()
         with partial.open("xb") as file:
-            with compressed.open_write(file, places.target) as out:
+            with text.open_write(file, places.target) as out:
                 for number in range(job.shards):
                     body = job.read(number)
                     whole.update(body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import shutil
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import zstandard
 
 from fairseq_aggdec.bulk import command, translation
 from fairseq_aggdec.bulk.command import OPTIONS as FILES
@@ -44,17 +42,15 @@ def test_a_file(decoding: str, folder: Path, expected: bytes, tmp_path: Path) ->
     assert left == {"out", "out.parts", "text.job.json", "merged.json"}
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
-def test_compressed(kind: str, folder: Path, expected: bytes, tmp_path: Path) -> None:
-    text, module = (folder / "text").read_bytes(), {"gz": gzip, "zst": zstandard}[kind]
-    frames = [module.compress(text[:500]), module.compress(text[500:])]  # as `cat a.gz b.gz` does
-    (folder / f"text.{kind}").write_bytes(b"".join(frames))
-    for name in (f"out.{kind}", f"again.{kind}"):
-        translate(folder, tmp_path / name, source=f"text.{kind}")
-    written = (tmp_path / f"out.{kind}").read_bytes()
-    assert written == (tmp_path / f"again.{kind}").read_bytes()
-    read = gzip.decompress if kind == "gz" else zstandard.ZstdDecompressor().stream_reader
-    assert (read(written) if kind == "gz" else read(io.BytesIO(written)).read()) == expected
+def test_compressed(folder: Path, expected: bytes, tmp_path: Path) -> None:
+    text = (folder / "text").read_bytes()
+    # As `cat a.gz b.gz` does.
+    (folder / "text.gz").write_bytes(gzip.compress(text[:500]) + gzip.compress(text[500:]))
+    for name in ("out.gz", "again.gz"):
+        translate(folder, tmp_path / name, source="text.gz")
+    written = (tmp_path / "out.gz").read_bytes()
+    assert written == (tmp_path / "again.gz").read_bytes()
+    assert gzip.decompress(written) == expected
 
 
 def test_long_sources_are_cut_as_those_of_a_set(folder: Path, tmp_path: Path) -> None:
@@ -222,9 +218,7 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--input-file", "{tmp}/bad"], "line 2 is not UTF-8", put("bad", b"w1\n\xff\n")),
         (["--input-file", "{tmp}/a.gz"], "a.gz is damaged", put("a.gz", gzip.compress(b"w")[:-5])),
         (["--input-file", "{tmp}/a.gz"], "a.gz is damaged", put("a.gz", b"no archive")),
-        (["--input-file", "{tmp}/a.zst"], "it is cut", put("a.zst", zstandard.compress(b"w")[:-1])),
-        (["--input-file", "{tmp}/a.zst"], "it is empty", put("a.zst", b"")),
-        (["--input-file", "{tmp}/a.zst"], "a.zst is damaged", put("a.zst", b"no archive")),
+        (["--input-file", "{tmp}/a.gz"], "it is empty", put("a.gz", b"")),
         (["--input-file", "{tmp}/x"], "line 1 has more than", put("x", b"w" * (1 << 20))),
         (["--nbest", "2"], "name the output *.jsonl", None),
         (["--nbest", "3"], "--nbest 3: it must be 1 to --beam, 2", None),
