@@ -4,7 +4,8 @@
 #
 #   scripts/recipes/large_rivals.sh
 #
-# The table `start` says what processor time and memory the 8-bit forms take until their first sentence is written.
+# The table `start` says what processor time and memory the 8-bit forms take until their first sentence is written; the
+# table `roofline`, how near the times are to the limits of the machine.
 #
 # A random model may write one word again and again, which what beam search evaluates ahead foretells: the rows "without
 # look-ahead" are what a model gains at least. Each form and search is a run of its own, because of the memory. Needs 12 GB of
@@ -77,3 +78,5 @@ done
 if [ -d "$WORK/packed-int8" ] && [ ! -e "$WORK/tables/start.md" ]; then
     $QUIET "$PYTHON" -m scripts.recipes.large_start "$WORK" --size "$SIZE" --output "$WORK/tables/start"
 fi
+[ -e "$WORK/tables/roofline.md" ] ||
+    $QUIET "$PYTHON" -m scripts.recipes.large_roofline "$WORK/tables" --size "$SIZE" --output "$WORK/tables/roofline"

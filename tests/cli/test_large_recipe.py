@@ -26,6 +26,9 @@ def test_packed_models_beside_stock(tmp_path: Path) -> None:
         ("checkpoint, int8", 1),
     ]
     assert all(0 < row["ready"] < row["first"] and row["own"] <= row["memory"] for row in starts)
+    (bound,) = json.loads((tmp_path / "tables" / "roofline.json").read_text())["results"]
+    assert (bound["form"], bound["search"], bound["batch"]) == ("int8", "beam5", 2)
+    assert all(bound[part] > 0 for part in ("encoder", "layers", "projection", "measured"))
     other = recipe("large_rivals", WORK=str(tmp_path), FORMS="int4", **settings)
     assert other.returncode == 2
     assert "FORMS: int8, float32" in other.stderr
