@@ -231,8 +231,8 @@ def int8_of(model: nn.Module, gaps: Sequence[str | None]) -> str:
     """Tells whether ``--int8`` takes a model with these gaps of encoder and decoder."""
     decoder: Any = model.decoder
     reasons = [gap for gap in gaps if gap is not None]
-    if isinstance(decoder, MarkovDecoder) or getattr(decoder, "geometry", Geometry()) != Geometry():
-        reasons.append("not with --decoding interleaved or lattice")
+    if isinstance(decoder, MarkovDecoder):
+        reasons.append("not with --decoding lattice")
     return f"refused: {'; '.join(reasons)}" if reasons else "possible"
 
 

@@ -88,9 +88,12 @@ def inverse(order: Tensor) -> Tensor:
 
 
 @functools.cache
-def reading_order(words: int, geometry: Geometry) -> Tensor:
-    """(``words`` + 1,) int64: in which slot each word and ``</s>`` stand; shared, so not to be changed."""
-    return inverse(writing_order(torch.tensor([words]), words + 1, geometry))[0]
+def reading_order(words: int, geometry: Geometry) -> list[int]:
+    """In which slot each word and ``</s>`` stand; shared, so not to be changed."""
+    slots: list[int] = inverse(writing_order(torch.tensor([words]), words + 1, geometry))[
+        0
+    ].tolist()
+    return slots
 
 
 def shifted_slots(previous: Tensor, order: Tensor, step: int, pad: int) -> Tensor:

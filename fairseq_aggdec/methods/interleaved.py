@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 def reads(settings: Settings) -> set[str]:
     """The options that have an effect. A model of one word per step is read by beam search, which may look ahead."""
     ahead = {"draft_from"} if settings.draft_from == "none" else set()
-    return {*OF_INTERLEAVED, "no_graphs", "low_memory"} | ahead
+    int8 = {"int8"} if settings.int8 != "drafts" else set()
+    return {*OF_INTERLEAVED, "no_graphs", "low_memory"} | ahead | int8
 
 
 def refuses(request: Request) -> None:
@@ -43,7 +44,12 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
         )
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.as_given('dedup')}: it must be at least 0")
-    how = Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs, tf32=tf32_allowed())
+    how = Precision(
+        pack=not cfg.low_memory,
+        int8=cfg.int8_all,
+        graphs=not cfg.no_graphs,
+        tf32=tf32_allowed(),
+    )
     own = request.computing(how)
     if aligned := request.option("print_alignment"):
         own["print_alignment"] = aligned

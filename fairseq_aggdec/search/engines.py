@@ -81,7 +81,13 @@ class BoardEngine(SearchEngine):
     def gaps(self, request: EngineRequest) -> Iterator[str]:
         if request.search == BEAM:
             return self._of_beam(request)
+        if request.search == INTERLEAVED:
+            return self._of_interleaved(request)
         return self._of_greedy(request)
+
+    def _of_interleaved(self, request: EngineRequest) -> Iterator[str]:
+        if kernels() is not None and read_by_windows(request) is None:
+            yield "no GPU, and the library has all layers"
 
     def _of_beam(self, request: EngineRequest) -> Iterator[str]:
         if kernels() is None:
@@ -94,8 +100,6 @@ class BoardEngine(SearchEngine):
 
     def _of_greedy(self, request: EngineRequest) -> Iterator[str]:
         drafter, reader = request.drafter, request.reader
-        if request.search == INTERLEAVED:
-            return
         yield from _of_every_iteration(request)
         if request.restricted:
             yield "--shortlist"
@@ -115,8 +119,6 @@ class LibraryEngine(SearchEngine):
     def gaps(self, request: EngineRequest) -> Iterator[str]:
         if kernels() is None:
             yield "there is no compiled library"
-        if request.search == INTERLEAVED:
-            yield "the library has no interleaved search"
 
 
 class StockEngine(SearchEngine):

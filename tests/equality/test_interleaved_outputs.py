@@ -10,9 +10,12 @@ import torch
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.search.compiled import reader
+from fairseq_aggdec.search.compiled.searches import ENDED, NO_ROOM, WholeSearch
 from fairseq_aggdec.search.interleaved.generator import distinct
-from tests.equality.test_interleaved import built, lively, search
+from tests.equality.test_interleaved import GEOMETRIES, MAX_LEN, built, lively, search, searched
 from tests.support import (
     generation_options,
     make_batch,
@@ -28,6 +31,72 @@ from tests.unit.test_interleaving import plain_order
 def _no_grad() -> Any:
     with torch.no_grad():
         yield
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.parametrize("int8", [None, "all"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_batch_is_one_call_of_the_library(
+    beam: int, int8: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back to Python only where the cache needs room, and at the end."""
+    ended: list[int] = []
+    run = WholeSearch.run
+    monkeypatch.setattr(reader, "PAUSE", 1e9)
+
+    def noted(self: Any, *readers: Any) -> int:
+        ended.append(run(self, *readers))
+        return ended[-1]
+
+    monkeypatch.setattr(WholeSearch, "run", noted)
+    model, task = lively(2, 1), make_task()
+    for seed in (4, 5):  # the second has the memory of the first
+        sample = make_batch(random_sources(seed, 6))
+        searched([model], sample, task, beam=beam, int8=int8, min_len=MAX_LEN)
+    assert task.counters.calls == 2 * (MAX_LEN + 1) // 2
+    assert ended[-1] == ENDED and set(ended) <= {ENDED, NO_ROOM} and ended.count(ENDED) == 2
+
+
+@pytest.mark.parametrize(("directions", "words"), GEOMETRIES[1:])
+def test_8_bits(directions: int, words: int) -> None:
+    """The board and the library say the same, which are not the words of fp32 everywhere."""
+    models, differs = [lively(directions, words, seed) for seed in (1, 2)], False
+    for rows in (1, 5):
+        sample = make_batch(random_sources(rows, rows))
+        for own in (models[:1], models):
+            found = search(own, sample, beam=3, int8="all")
+            exact = search(own, sample, beam=3)
+            differs |= any(
+                float(a[0]["score"]) != float(b[0]["score"])
+                for a, b in zip(found, exact, strict=True)
+            )
+    assert differs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lenpen": 0.0},
+        {"lenpen": 2.5},
+        {"lenpen": 2.5, "length_penalty": "gnmt"},
+        {"unnormalized": True},
+    ],
+)
+def test_length_penalty_ranks(options: dict[str, Any]) -> None:
+    model, sample = lively(2, 1), make_batch(random_sources(4, 6))
+    exponent = 0.0 if "unnormalized" in options else options["lenpen"]
+    usual, found = search([model], sample, beam=4), search([model], sample, beam=4, **options)
+    changed = 0
+    for ours, theirs in zip(found, usual, strict=True):
+        scores = [float(h["score"]) for h in ours]
+        assert scores == sorted(scores, reverse=True)
+        for h in ours:
+            total = float(h["positional_scores"].sum())
+            length = len(h["tokens"])
+            divisor = (5 + length) / 6 if "length_penalty" in options else length
+            assert float(h["score"]) == pytest.approx(total / divisor**exponent, rel=1e-5)
+        changed += ours[0]["tokens"].tolist() != theirs[0]["tokens"].tolist()
+    assert changed > 0
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])

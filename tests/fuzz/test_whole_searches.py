@@ -1,4 +1,4 @@
-"""Searches of whole batches in the compiled library against the Python searches: cases without end."""
+"""Searches of whole batches in the compiled library against other searches: cases without end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.fuzz import budget
-from tests.unit.test_whole_searches import CASES, pytestmark
+from tests.unit import test_whole_searches as whole
+from tests.unit.test_interleaved_step import interleaved_case
 
-__all__ = ["pytestmark"]
+pytestmark, CASES = whole.pytestmark, [*whole.CASES, interleaved_case]
 
 
 @pytest.mark.parametrize("case", CASES)

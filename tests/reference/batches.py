@@ -57,12 +57,12 @@ class Cache:
     ) -> Tensor:
         found, at = [], 0
         for row, (start, width) in enumerate(zip(starts, widths, strict=True)):
-            known = self.read_tokens[row]
-            for place in range(start, start + width):
-                known[place] = tokens[at]
-                visible = range(place + 1)
+            known, end = self.read_tokens[row], start + width
+            known.update(enumerate(tokens[at : at + width], start))
+            for place in range(start, end):
+                visible: Sequence[int] = range(place + 1)
                 if seen is not None:
-                    visible = [p for p in range(place + 1) if seen[at] >> p & 1]
+                    visible = [p for p in range(end) if seen[at] >> p & 1]
                 found.append((self.sentences[row], [known[p] for p in visible]))
                 at += 1
         return self.model.logits(*zip(*found, strict=True))

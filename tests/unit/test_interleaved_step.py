@@ -1,24 +1,35 @@
-"""One step of Algorithm 1 against all combinations; repetitions against a plain reading."""
+"""One step of Algorithm 1 against all combinations; its two searches; repetitions against a plain reading."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
-from fairseq_aggdec.search.interleaved.search import SentenceResult
+from fairseq_aggdec.search.interleaved.library import found_by, search_of
+from fairseq_aggdec.search.interleaved.search import InterleavedSearch, SentenceResult
 from fairseq_aggdec.search.interleaved.step import best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.windows.window import DecoderOutput
+from tests.reference.batches import CPU, EOS, PAD, START, UNK, Cache, random_limits, run
 
-PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
+VOCABULARY = 7
 RULES = Rules(PAD, UNK, EOS)
 
 
@@ -96,6 +107,90 @@ def test_an_end_that_has_to_match_the_source_is_free_and_the_only_one() -> None:
         assert words[0, 1, 0] == EOS
         assert not exact or EOS not in words[0, 0]
         torch.testing.assert_close(log_probs[0, 1, 0], expected)
+
+
+class Slots(Cache):
+    """What each row of a batch has read of slots; each slot of a step says something else."""
+
+    def __init__(self, chance: random.Random, types: int, geometry: Geometry, sentences: int):
+        self.seed, self.types, self.geometry = chance.randrange(1 << 30), types, geometry
+        self.spread, self.spoilt = chance.choice((0.5, 2.0, 6.0)), chance.random() < 0.03
+        super().__init__(self, sentences)  # type: ignore[arg-type]
+        self.rows: list[tuple[int, list[int]]] = [(row, []) for row in range(sentences)]
+
+    def logits(self, sentences: Sequence[int], prefixes: Sequence[Sequence[int]]) -> Tensor:
+        found = torch.empty(len(sentences), self.types)
+        for at, (sentence, prefix) in enumerate(zip(sentences, prefixes, strict=True)):
+            seed = hash((self.seed, at % self.geometry.step, sentence, *prefix))
+            own = torch.Generator().manual_seed(seed & (1 << 60) - 1)
+            found[at] = torch.randn(self.types, generator=own) * self.spread
+            if self.spoilt and not seed % 13:
+                found[at, 3] = torch.nan
+        return found
+
+    def read(self, window: Any) -> DecoderOutput:
+        """Of the board, where a row is a hypothesis."""
+        step, words = self.geometry.step, window.host_tokens()
+        sentences, prefixes = [], []
+        for number, (sentence, known) in enumerate(self.rows):
+            known += words[number * step : (number + 1) * step]
+            hidden = hidden_slots(len(known) - step, len(known), self.geometry, CPU)
+            sentences += [sentence] * step
+            prefixes += [[known[key] for key in (~row).nonzero().flatten()] for row in hidden]
+        return DecoderOutput(self.logits(sentences, prefixes), [])
+
+    def keep(self, kept: Any) -> None:
+        self.rows = [(self.rows[n][0], list(self.rows[n][1])) for n in kept.gathered]
+
+
+def interleaved_case(seed: int) -> None:
+    """The board finds what the library does, with the same scores; what differs is a tie."""
+    chance = random.Random(seed)
+    rows, types = chance.randint(1, 4), chance.choice((5, 7, 40))
+    directions, words = chance.choice(((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)))
+    geometry = Geometry(
+        *(directions, words),
+        vanilla_mask=directions * words > 1 and chance.random() < 0.2,
+        independent=directions > 1 and chance.random() < 0.2,
+    )
+    options: Any = SimpleNamespace(
+        eos=EOS,
+        pad=PAD,
+        unk=UNK,
+        beam_size=chance.randint(1, 5),
+        unk_penalty=chance.choice((0.0, 0.0, 1.5, -1.0, math.inf)),
+    )
+    limits = random_limits(chance, rows)
+    ends = chance.random() < 0.3, chance.random() < 0.3
+    model = Slots(chance, types, geometry, rows)
+    rules = Rules(PAD, UNK, EOS, options.unk_penalty, free_end=limits.exact)
+    board = InterleavedSearch(rules, options.beam_size, CPU, geometry, limits, START, *ends)
+    expected = board.decode(model, Counters())  # type: ignore[arg-type]
+    library = search_of(options, geometry, limits, START, *ends)
+    run(library, model)
+    broken = any(sentence.broken for sentence in expected)
+    try:
+        _, found = found_by(library, rows)
+    except NonFiniteError:  # also where the board needs nothing of the spoilt hypothesis
+        assert model.spoilt
+        return
+    assert not broken
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.steps == theirs.steps
+        totals, others = ([sum(s) for _, s in own.hypotheses] for own in (ours, theirs))
+        assert totals == pytest.approx(others, abs=1e-4)
+        words_of = [[tokens for tokens, _ in own.hypotheses] for own in (ours, theirs)]
+        near = any(abs(a - b) < 1e-4 for a, b in itertools.combinations(totals, 2))
+        assert words_of[0] == words_of[1] or near
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+def test_a_thousand_random_cases() -> None:
+    for seed in range(1000):
+        try:
+            interleaved_case(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
 
 
 @given(words=st.lists(st.integers(0, 2), max_size=12), longest=st.integers(0, 3))

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,17 +55,11 @@ class BeamLibrary(WholeSearch):
     ):
         self.sentences, self.lengths = len(prefixes), limits.ends if limits.exact else None
         self.budget = budget  # alive
-        call = BeamOptionsStruct(
-            self.sentences, options.beam_size, options.eos, options.pad, options.unk, start
-        )
-        call.threads, call.unk_penalty = torch.get_num_threads(), options.unk_penalty
+        ends = int64_array(limits.ends)
+        call = beam_options(options, limits, ends, start)
         call.ngram = max(0, options.no_repeat_ngram_size)
-        call.limit, call.floor = limits.longest, limits.floor
         forced = int64_array(list(itertools.chain.from_iterable(prefixes)))
         call.prefix_size, call.prefixes = len(prefixes[0]), address(forced)
-        lengths = int64_array(limits.ends)
-        if limits.exact:
-            call.lengths = address(lengths)
         tokens = int64_array(list(itertools.chain.from_iterable(texts.texts)))
         sizes = int64_array([len(text) for text in texts.texts])
         if texts.texts:
@@ -142,6 +137,20 @@ class BeamLibrary(WholeSearch):
         counters.accepted += sum(accepted)
         counters.emitted.update(emitted)
         return outputs
+
+
+def beam_options(options: Options, limits: Limits, ends: Any, start: int) -> Any:
+    """The structure of the options that every beam search reads; arguments as of :class:`BeamLibrary`.
+
+    Args:
+        ends: those of ``limits`` as whole numbers, which it may point to.
+    """
+    own = len(ends), options.beam_size, options.eos, options.pad, options.unk, start
+    call = BeamOptionsStruct(*own, torch.get_num_threads(), options.unk_penalty)
+    call.limit, call.floor = limits.longest, limits.floor
+    if limits.exact:
+        call.lengths = address(ends)
+    return call
 
 
 # Positions of a window, their rows, the best token after each, the output for the window, options -> tables of the

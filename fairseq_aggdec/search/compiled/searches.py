@@ -19,6 +19,9 @@ _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 MeanStruct = structure("search/beam_budget.h", "Mean")
 BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
 BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
+InterleavedOptionsStruct = structure(
+    "search/interleaved.h", "InterleavedOptions", BeamOptions=BeamOptionsStruct
+)
 CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
 GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions", Acceptance=AcceptanceStruct)
 DraftBudgetStruct = structure("search/draft_budget.h", "DraftBudget")
@@ -70,7 +73,7 @@ def _declared(library: Any) -> Any:
         function.restype, function.argtypes = result, arguments
         if result is not None:
             function.errcheck = checked
-    for name in ("aggdec_beam", "aggdec_greedy"):
+    for name in ("aggdec_beam", "aggdec_greedy", "aggdec_interleaved"):
         function = getattr(library, name)
         function.restype, function.argtypes, function.errcheck = _pointer, (_pointer,), checked
     return library
@@ -99,7 +102,7 @@ class WholeSearch:
     """A search in the compiled library.
 
     Args:
-        kind: ``beam`` or ``greedy``.
+        kind: ``beam``, ``greedy`` or ``interleaved``.
         options: of the batch; what they point to is copied.
 
     Raises:

@@ -11,20 +11,16 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.data.interleaving import Geometry, reading_order
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
-from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
+from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, of_numbers
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import attention_of
+from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.engines import INTERLEAVED, EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
-from fairseq_aggdec.search.interleaved.search import (
-    InterleavedSearch,
-    SentenceResult,
-    SlotHypothesis,
-    to_host,
-)
-from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.interleaved.library import found_by, search_of
+from fairseq_aggdec.search.interleaved.search import InterleavedSearch, SentenceResult, Written
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.transfer import on_host, sent, to_device
@@ -91,20 +87,17 @@ class InterleavedGenerator(CachedGenerator):
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             self.verifier.start(batch.net_input, self.geometry.width(limits.capacity))
-        search = InterleavedSearch(
-            self.geometry,
-            Rules.of(self),
-            limits,
-            self.beam_size,
-            batch.start,
-            batch.source.device,
-            self.end_condition == ALL,
-            self.any_ending,
-        )
-        self._engine(EngineRequest(INTERLEAVED, self.verifier))
-        decode(self.verifier, search, self.counters)
-        to_host(search.found)
-        return batch, search.found
+        how = self.geometry, limits, batch.start, self.end_condition == ALL, self.any_ending
+        if self._engine(EngineRequest(INTERLEAVED, self.verifier)) == "library":
+            search = search_of(self.options, *how)
+            with self.counters.clock("verify"):
+                CompiledReaders.of(self.verifier).run(search)
+            calls, found = found_by(search, len(limits.ends))
+            self.counters.calls += calls
+            return batch, found
+        rules, device = Rules.of(self.options), batch.source.device
+        board = InterleavedSearch(rules, self.beam_size, device, *how)
+        return batch, board.decode(self.verifier, self.counters)
 
     def _hypotheses(self, done: tuple[Batch, list[SentenceResult]]) -> list[list[Hypothesis]]:
         """Line 20: the B best by score, in reading order."""
@@ -126,15 +119,16 @@ class InterleavedGenerator(CachedGenerator):
             self._align(batch.net_input, found)
         return found
 
-    def _hypothesis(self, written: SlotHypothesis, steps: int) -> Hypothesis:
-        length = len(written.tokens)
-        reading = reading_order(length - 1, self.geometry)  # (T,)
-        tokens, scores = written.tokens[reading], written.scores[reading]
-        score = self.options.score(scores.sum(), (5 + length) / 6 if self.gnmt else length)
-        history: list[Tensor] = []
+    def _hypothesis(self, written: Written, steps: int) -> Hypothesis:
+        length = len(written[0])
+        reading = reading_order(length - 1, self.geometry)
+        tokens = [written[0][slot] for slot in reading]
+        scores = [written[1][slot] for slot in reading]
+        score = self.options.score(sum(scores), (5 + length) / 6 if self.gnmt else length)
+        history: list[list[int]] = []
         if self.retain_history:
             history = step_history(tokens, reading, self.geometry.step, self.pad)
-        return hypothesis(tokens, scores, score, steps, history)
+        return of_numbers(tokens, scores, score, steps, history)
 
     def _align(self, net_input: dict[str, Tensor], hypotheses: list[list[Hypothesis]]) -> None:
         """Adds attention and alignment from a pass over the finished hypotheses."""
@@ -159,19 +153,21 @@ class InterleavedGenerator(CachedGenerator):
             one["alignment"] = extract(weights, source, target, self.pad, self.eos)
 
 
-def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[Tensor]:
-    """States of a finished hypothesis after every step that wrote it, in reading order: (T,) per step.
+def step_history(
+    tokens: Sequence[int], reading: Sequence[int], step: int, pad: int
+) -> list[list[int]]:
+    """States of a finished hypothesis after every step that wrote it, in reading order: T tokens per step.
 
     ``fairseq-generate --retain-iter-history`` prints a line for each. ``--variant dedup`` comes after the last one.
 
     Args:
-        tokens: (T,) int64, in reading order.
-        reading: (T,) slot of each token.
+        tokens: T of them, in reading order.
+        reading: slot of each token.
         step: z.
         pad: takes the place of what is not written yet.
     """
     return [
-        tokens.masked_fill(reading >= written, pad)
+        [token if slot < written else pad for token, slot in zip(tokens, reading, strict=True)]
         for written in range(step, len(tokens) + step, step)
     ]
 

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.options.stopping import check
+from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.interleaved.step import Steps, best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Kept
@@ -49,17 +52,9 @@ class SlotWindow(Window):
         return additive_mask(hidden.unsqueeze(0), dtype)
 
 
-@dataclass
-class SlotHypothesis:
-    """A finished hypothesis.
-
-    Attributes:
-        tokens: (T,) int64 in writing order, ``</s>`` last.
-        scores: (T,) their log-probabilities, in nats; that of ``</s>`` with what later slots of its step agreed to.
-    """
-
-    tokens: Tensor
-    scores: Tensor
+# A finished hypothesis: its tokens in writing order, ``</s>`` last; their log-probabilities in nats, that of ``</s>``
+# with what later slots of its step agreed to.
+Written = tuple[list[int], list[float]]
 
 
 @dataclass
@@ -67,25 +62,15 @@ class SentenceResult:
     """Hypotheses that were found for one sentence.
 
     Attributes:
-        hypotheses: the finished ones in order of finishing.
+        hypotheses: the finished ones in order of finishing; B of them, ``any_ending`` B or more, fewer at the length
+            limit.
         steps: that it took.
         broken: the model gave a score that is not a number.
     """
 
-    hypotheses: list[SlotHypothesis] = field(default_factory=list)
+    hypotheses: list[Written] = field(default_factory=list)
     steps: int = 0
     broken: bool = False
-
-
-def to_host(found: list[SentenceResult]) -> None:
-    """Brings the hypotheses of a batch to the host (in place), in one transfer."""
-    written = [hypothesis for sentence in found for hypothesis in sentence.hypotheses]
-    tensors = [
-        tensor for hypothesis in written for tensor in (hypothesis.tokens, hypothesis.scores)
-    ]
-    parts = read(tensors) if tensors else []
-    for hypothesis, tokens, scores in zip(written, parts[0::2], parts[1::2], strict=True):
-        hypothesis.tokens, hypothesis.scores = tokens.long(), scores.to(hypothesis.scores.dtype)
 
 
 @dataclass
@@ -124,27 +109,24 @@ class InterleavedSearch:
     """Algorithm 1 for models of one geometry.
 
     Args:
-        geometry: of the models.
         rules: generation options.
-        limits: lengths of the outputs, as slots.
         beam: B.
-        start: what the slots of the first step read.
         device: of the models.
+        geometry: of the models.
+        limits: lengths of the outputs, as slots.
+        start: what the slots of the first step read.
         all_agree: behind ``</s>`` every slot of the step must say ``</s>`` too.
         any_ending: take up every ending among the B best continuations of a hypothesis.
-
-    Attributes:
-        found: of each sentence; B finished hypotheses, ``any_ending`` B or more, fewer at the length limit.
     """
 
     def __init__(
         self,
-        geometry: Geometry,
         rules: Rules,
-        limits: Limits,
         beam: int,
-        start: int,
         device: torch.device,
+        geometry: Geometry,
+        limits: Limits,
+        start: int,
         all_agree: bool = False,
         any_ending: bool = False,
     ):
@@ -153,20 +135,43 @@ class InterleavedSearch:
         self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
         count = len(limits.ends)
         self.found = [SentenceResult() for _ in range(count)]
+        # Tokens and scores of the finished hypotheses of each, on the device until all have been found.
+        self.written: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(count)]
         totals = torch.zeros(count, dtype=torch.float32, device=device)
         nothing = totals.new_empty(count, 0)
         self.beams = Beams(list(range(count)), 1, totals, nothing.long(), nothing)
         self.read = torch.full((count * geometry.step,), start, device=device)
         self.first = 0  # slot of the next step
 
-    @property
-    def rows(self) -> list[int]:
-        return self.beams.sentences
+    @torch.inference_mode()
+    def decode(self, verifier: Verifier, counters: Counters) -> list[SentenceResult]:
+        """Decodes to the end; ``counters`` gets the number of calls and the seconds of each part."""
+        now = counters.read()
+        while self.beams.sentences:
+            check()
+            window = self.next_window()
+            now = counters.ended("draft", now)
+            output = verifier.read(window)
+            now = counters.ended("verify", now)
+            kept = self.update(output)
+            if kept is not None:
+                verifier.keep(kept)
+            now = counters.ended("other", now)
+            counters.calls += 1
+        self._to_host()
+        return self.found
+
+    def _to_host(self) -> None:
+        flat = [tensor for own in self.written for written in own for tensor in written]
+        parts = iter(read(flat) if flat else ())
+        for sentence, own in zip(self.found, self.written, strict=True):
+            for _ in own:
+                sentence.hypotheses.append((next(parts).tolist(), next(parts).tolist()))
 
     def next_window(self) -> SlotWindow:
         return SlotWindow(self.read, self.first, len(self.beams.totals), self.geometry)
 
-    def update(self, window: SlotWindow, output: DecoderOutput) -> Kept | None:
+    def update(self, output: DecoderOutput) -> Kept | None:
         steps = self._continuations(output.logits)
         kept = self._advance(steps)
         self.read = self.beams.tokens[:, self.first :].flatten()
@@ -209,7 +214,7 @@ class InterleavedSearch:
         stays = [
             i
             for i, sentence in enumerate(beams.sentences)
-            if alive[i] and len(found[sentence].hypotheses) < beam
+            if alive[i] and len(self.written[sentence]) < beam
         ]
         return self._select(steps, live, best, stays)
 
@@ -235,14 +240,11 @@ class InterleavedSearch:
         return kept
 
     def _collect(self, finished: list[int], lengths: list[int], steps: Steps) -> None:
-        """Takes up finished hypotheses, given as indices into (R, W), best first, and the tokens of each.
-
-        What they say stays on the device until all have been found.
-        """
+        """Takes up finished hypotheses, given as indices into (R, W), best first, and the tokens of each."""
         beams, width = self.beams, steps.totals.size(1)
         index = to_device(finished, steps.words.device)
         tokens, scores = beams.written(steps, index)
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
-            hypotheses = self.found[beams.sentences[flat // width // beams.width]].hypotheses
-            if self.any_ending or len(hypotheses) < self.beam:
-                hypotheses.append(SlotHypothesis(tokens[i, :length], scores[i, :length]))
+            own = self.written[beams.sentences[flat // width // beams.width]]
+            if self.any_ending or len(own) < self.beam:
+                own.append((tokens[i, :length], scores[i, :length]))

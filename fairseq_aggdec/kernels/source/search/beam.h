@@ -4,12 +4,8 @@
 
 #pragma once
 
-#include "loop.h"
 #include "sentence.h"
-
-extern "C" int64_t aggdec_best_tokens(float* logits, int64_t rows, int64_t size, int64_t count, const int64_t* wanted,
-                                      int64_t pad, int64_t unk, double unk_penalty, const Pair* banned,
-                                      int64_t pairs, float* out, int64_t threads);
+#include "tables.h"
 
 // The tree of a sentence: N prefixes, S steps, C calls, E endings.
 struct BeamTree {
@@ -21,10 +17,11 @@ struct BeamTree {
 
 namespace {
 
-class BeamSearch final : public Search {
+class BeamSearch final : public TableSearch {
   public:
     explicit BeamSearch(const BeamOptions& options)
-        : options_(options), rules_(options), planner_(options.budget, options.beam, options.sentences) {
+        : TableSearch(options, options.beam + 1), options_(options), rules_(options),
+          planner_(options.budget, options.beam, options.sentences) {
         found.rounds.assign(options.sentences, 0);
         sentences_.reserve(options.sentences);
         for (int64_t row = 0; row < options.sentences; ++row)
@@ -33,12 +30,6 @@ class BeamSearch final : public Search {
         const int64_t* text = options.texts;
         for (int64_t row = 0; row < options.sentences; text += options.sizes[row++])
             if (options.sizes[row]) sentences_[row].resemble({text, text + options.sizes[row]}, options.match);
-    }
-
-    // Goes on with what aggdec_best_tokens gives of the window: (N, 2 best + 1).
-    void take_tables(const float* tables, int64_t best) {
-        read(tables, best);
-        taken();
     }
 
     // Whether tables are to be foretold after this call.
@@ -112,21 +103,14 @@ class BeamSearch final : public Search {
         write_seen(asked);
     }
 
-    int64_t together(int64_t first, int64_t most) const override {
-        const int64_t left = places() - first, parts = (left + most - 1) / most;
-        return (left + parts - 1) / parts;
-    }
-
-    void decide(const Asked& asked, int64_t first, int64_t count, const float*, float* logits, int64_t types) override {
-        const int64_t best = std::min(options_.beam + 1, types), size = 2 * best + 1;
-        tables_.resize(places() * size);
-        std::vector<Pair> banned;
-        for (const Pair& pair : asked.banned)
-            if (pair.place >= first && pair.place < first + count) banned.push_back({pair.place - first, pair.token});
-        must(aggdec_best_tokens(logits, count, types, best, asked.needed.data() + first, options_.pad, options_.unk,
-                                options_.unk_penalty, banned.data(), static_cast<int64_t>(banned.size()),
-                                tables_.data() + first * size, options_.threads));
-        if (first + count == places()) read(tables_.data(), best);
+    void read(const float* tables, int64_t best) override {
+        for (size_t i = 0; i < nodes_.size(); ++i)
+            sentences_[rows_[i]].receive(nodes_[i], tables + i * (2 * best + 1), best);
+        for (int64_t row = 0; row < options_.sentences; ++row) {
+            if (sentences_[row].done || sentences_[row].advance()) continue;
+            found.broken = row;
+            return;
+        }
     }
 
   private:
@@ -152,16 +136,6 @@ class BeamSearch final : public Search {
             const Prefixes& tree = sentences_[rows_[i]].tree;
             for (int64_t node = nodes_[i]; node >= 0; node = tree[node].parent)
                 bits[tree[node].place / 8] |= static_cast<uint8_t>(1 << tree[node].place % 8);
-        }
-    }
-
-    void read(const float* tables, int64_t best) {
-        for (size_t i = 0; i < nodes_.size(); ++i)
-            sentences_[rows_[i]].receive(nodes_[i], tables + i * (2 * best + 1), best);
-        for (int64_t row = 0; row < options_.sentences; ++row) {
-            if (sentences_[row].done || sentences_[row].advance()) continue;
-            found.broken = row;
-            return;
         }
     }
 
@@ -204,7 +178,6 @@ class BeamSearch final : public Search {
     // Of the window.
     Plan plan_;
     std::vector<int64_t> nodes_, rows_;  // (N): prefixes and their sentences
-    std::vector<float> tables_;
 };
 
 }  // namespace

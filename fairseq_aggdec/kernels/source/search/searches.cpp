@@ -2,6 +2,7 @@
 
 #include "beam.h"
 #include "greedy.h"
+#include "interleaved.h"
 #include "loop.h"
 
 // What a search asks for: see Asked.
@@ -91,6 +92,10 @@ extern "C" {
 
 Search* aggdec_beam(const BeamOptions* options) {
     return made([&] { return new BeamSearch(*options); });
+}
+
+Search* aggdec_interleaved(const InterleavedOptions* options) {
+    return made([&] { return new InterleavedSearch(*options); });
 }
 
 Search* aggdec_greedy(const GreedyOptions* options) {

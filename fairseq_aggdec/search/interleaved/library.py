@@ -1,0 +1,54 @@
+"""Interleaved search of whole batches in the compiled library."""
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.search.beam.library import beam_options
+from fairseq_aggdec.search.compiled.searches import (
+    InterleavedOptionsStruct,
+    Outputs,
+    WholeSearch,
+)
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.search.interleaved.search import SentenceResult
+from fairseq_aggdec.windows.transfer import int64_array
+
+
+def search_of(
+    options: Options,
+    geometry: Geometry,
+    limits: Limits,
+    start: int,
+    all_agree: bool = False,
+    any_ending: bool = False,
+) -> WholeSearch:
+    """The search of a batch.
+
+    Args:
+        options: generation options; the others as of an
+            :class:`~fairseq_aggdec.search.interleaved.search.InterleavedSearch`.
+    """
+    ends = int64_array(limits.ends)
+    call = InterleavedOptionsStruct(
+        beam_options(options, limits, ends, start),
+        geometry.step,
+        1 if geometry.vanilla_mask else geometry.step,
+        geometry.directions if geometry.independent else 1,
+        *(all_agree, any_ending),
+    )
+    return WholeSearch("interleaved", call)
+
+
+def found_by(search: WholeSearch, sentences: int) -> tuple[int, list[SentenceResult]]:
+    """Calls of the decoder, and what a search has found for each sentence that has come to its end.
+
+    Raises:
+        NonFiniteError: the model gave no numbers.
+    """
+    outputs = Outputs(search, sentences)
+    if outputs.found.broken >= 0:
+        raise NonFiniteError(outputs.found.broken)
+    found = [SentenceResult(steps=steps) for steps in outputs.rounds]
+    written = zip(outputs.tokens(), outputs.scores(), strict=True)
+    for owner, one in zip(outputs.owners, written, strict=True):
+        found[owner].hypotheses.append(one)
+    return outputs.found.calls, found
