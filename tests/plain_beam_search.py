@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import ROOT, Ending, Prefix, SearchedTree, Tree
+from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.rules import end_banned
 from fairseq_aggdec.search.state import remaining
@@ -316,3 +317,13 @@ class BeamSearch:
             return None
         self.rows = [self.rows[row] for row in keep]
         return Kept(keep)
+
+
+def decode(model: Any, search: BeamSearch, counters: Counters) -> None:
+    """Runs a search of windows to its end; ``counters`` gets the number of calls."""
+    while search.rows:
+        window = search.next_window()
+        kept = search.update(window, model.read(window))
+        if kept is not None:
+            model.keep(kept)
+        counters.calls += 1

@@ -89,7 +89,7 @@ def inverse(order: Tensor) -> Tensor:
 
 @functools.cache
 def reading_order(words: int, geometry: Geometry) -> list[int]:
-    """In which slot each word and ``</s>`` stand; shared, so not to be changed."""
+    """Slots in which each word and ``</s>`` stand; shared, so not to be changed."""
     slots: list[int] = inverse(writing_order(torch.tensor([words]), words + 1, geometry))[
         0
     ].tolist()

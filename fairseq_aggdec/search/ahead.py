@@ -1,6 +1,6 @@
 """The decoding loop on a GPU: an iteration is one captured graph, launched before the host knows the last result.
 
-An iteration does what one of :mod:`~fairseq_aggdec.search.loop` does, on the
+An iteration does what one of :mod:`~fairseq_aggdec.search.compiled.windows` does, on the
 :class:`~fairseq_aggdec.search.board.Board`. The host only needs to know which sentences have ended and how long the
 others are. It reads that after each iteration, or one iteration later if reading would keep the device waiting
 (:class:`~fairseq_aggdec.budget.pace.Pace`); then one iteration at the end of the batch is in vain. Only this choice

@@ -35,7 +35,6 @@ class EngineRequest:
         watched: who looks at every iteration, as a sentence; None: nobody.
         timed: the parts of an iteration are timed apart, on a GPU by waiting for it.
         restricted: a shortlist restricts the vocabulary.
-        own: what stands in the place of this package's search; None: nothing.
         expects_heads: whether beam search begins with tables of block heads.
     """
 
@@ -48,7 +47,6 @@ class EngineRequest:
     watched: str | None = None
     timed: bool = False
     restricted: bool = False
-    own: str | None = None
     expects_heads: Callable[[], bool] = bool
 
     @functools.cached_property
@@ -145,8 +143,6 @@ def gaps_of(request: EngineRequest) -> list[tuple[SearchEngine, str | None]]:
 
 
 def _of_every_iteration(request: EngineRequest) -> Iterator[str]:
-    if request.own is not None:
-        yield request.own
     if request.watched is not None:
         yield request.watched
     if request.timed:
@@ -160,8 +156,6 @@ def read_by_windows(request: EngineRequest) -> str | None:
 
 def _unread_by_library(request: EngineRequest) -> Iterator[str]:
     verifier = request.reader
-    if request.own is not None:
-        yield request.own
     if type(verifier) is not Verifier:
         yield "no verifier of this package"
     if verifier.grid is not None:

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.search.beam.budget import LOOK_AGAIN
-from fairseq_aggdec.search.beam.library import WindowByWindow
+from fairseq_aggdec.search.beam.library import TableReader
 from tests.equality.test_beam import assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
 from tests.rule_cases import CASES, RuleCase
@@ -74,16 +74,16 @@ def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.Mon
     """Against the model's own forward pass: head 2 speaks of one token behind the prefix that is read, 3 of two."""
     model, sample = headed(), make_batch(random_sources(28, 3))
     seen, found = set(), []
-    take, tables = WindowByWindow.update, HeadTables.tables
+    take, tables = TableReader._take, HeadTables.tables
 
-    def taken(self: WindowByWindow, window: Any, output: Any) -> Any:
-        found.append((self, list(self.rows)))
-        return take(self, window, output)
+    def taken(self: TableReader, search: Any, asked: Any, window: Any) -> Any:
+        found.append((search, list(self.rows)))
+        return take(self, search, asked, window)
 
     def watched(self: HeadTables, verifier: Any, places: Any, rows: Any, *rest: Any) -> Any:
         told = tables(self, verifier, places, rows, *rest)
         search, alive = found[-1]
-        trees = search.library.trees()
+        trees = search.trees()
         for row, own in zip(rows, told, strict=True):
             tree = trees[alive[row]]
             seen.add(tree.index)
@@ -94,7 +94,7 @@ def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.Mon
         return told
 
     monkeypatch.setattr(HeadTables, "tables", watched)
-    monkeypatch.setattr(WindowByWindow, "update", taken)
+    monkeypatch.setattr(TableReader, "_take", taken)
     task = make_task("beam", draft_from="heads")
     options = {"beam": 2, "max_len_b": 12}
     assert_same_nbest(

@@ -20,12 +20,11 @@ from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.beam.budget import GAIN_WEIGHT, LOOK_AGAIN, Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
+from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.searches import numbers
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from tests.reference.copying import CopyText
 from tests.unit.test_whole_searches import CPU, EOS, PAD, START, UNK, Cache, SomeOptions, run
@@ -210,7 +209,7 @@ def foretold(shift: int | None) -> SearchedTree:
         return found.unsqueeze(0)
 
     cache: Any = Cache(Model(unlike), 1)  # type: ignore[arg-type]
-    decode(cache, WindowByWindow(library, options, CPU, tables), Counters())
+    TableReader(cache, CPU, Counters(), options, tables).run(library)
     return library.trees()[0]
 
 

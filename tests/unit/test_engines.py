@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.search import engines
 from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
+from fairseq_aggdec.search.aligned import WithAttention
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.engines import BEAM, DRAFT_ONLY, GREEDY, INTERLEAVED, EngineRequest
+from fairseq_aggdec.search.generator import CachedGenerator
+from fairseq_aggdec.search.greedy.generator import AlignedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
 
 
 class OnHost(DeviceDrafter):
@@ -65,7 +72,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("library", {"search": BEAM}, {"launches": True}, True),
     ("library", {"search": BEAM, "watched": "somebody"}, GPU, True),
     ("library", {"search": BEAM}, GPU | {"reads_trees": False}, True),
-    ("library", {"search": BEAM, "own": "Replayed"}, GPU, True),
 ]
 # Who reads the windows of a search in the library: PyTorch where there is a reason.
 READ: list[tuple[bool, dict[str, Any], dict[str, Any]]] = [
@@ -76,7 +82,7 @@ READ: list[tuple[bool, dict[str, Any], dict[str, Any]]] = [
     (True, {"accept": AtLeast(2, lambda logits, choices, drafted: drafted > 0)}, {}),
     *((True, {}, {"grid": 1}), (True, {}, {"compiled": False}), (True, {}, {"project_out": 1})),
     (True, {}, {"kernel": None}),
-    *((False, {"search": BEAM}, {}), (True, {"search": BEAM, "own": "Replayed"}, {})),
+    (False, {"search": BEAM}, {}),
     (True, {"search": BEAM, "expects_heads": lambda: True}, {}),
 ]
 
@@ -112,3 +118,22 @@ def test_who_reads_the_windows(
 ) -> None:
     request = made(asked, facts, True, monkeypatch)
     assert bool(engines.read_by_windows(request)) == by_windows
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        DraftAndVerifyGenerator,
+        DraftOnlyGenerator,
+        BeamGenerator,
+        InterleavedGenerator,
+        LatticeGenerator,
+        AlignedGenerator,
+        AlignedBeamGenerator,
+    ],
+)
+def test_every_generator_decodes_a_batch_in_the_same_course(kind: type) -> None:
+    defining = [base for base in kind.__mro__ if "_generate" in vars(base)]
+    assert CachedGenerator in defining
+    before = defining[: defining.index(CachedGenerator)]
+    assert before in ([], [WithAttention])  # which adds attention afterwards

@@ -108,7 +108,7 @@ def test_what_is_not_there_is_seen() -> None:
         "search/beam/nothing.py",
         "nothing.h",
     ]
-    assert missing_files("see search/loop.py, loop.h") == []
+    assert missing_files("see search/rules.py, loop.h") == []
     assert missing_names(":func:`no_such_thing`, :class:`~fairseq_aggdec.Nothing`") == [
         "no_such_thing",
         "fairseq_aggdec.Nothing",

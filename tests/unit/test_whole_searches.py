@@ -19,7 +19,7 @@ from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
+from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.searches import MATCHES, Outputs
@@ -29,12 +29,11 @@ from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.greedy.library import hand_over, search_of
 from fairseq_aggdec.search.greedy.outside import Follower
-from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
 from fairseq_aggdec.windows.window import DecoderOutput
-from tests.plain_beam_search import BeamSearch, SentenceRules, SentenceSearch
+from tests.plain_beam_search import BeamSearch, SentenceRules, SentenceSearch, decode
 from tests.reference import greedy
 from tests.reference.batches import (
     CPU,
@@ -149,7 +148,7 @@ def beam_case(seed: int) -> None:
         run(library, cache)
     else:
         foretell = random_tables(chance, types)
-        decode(cache, WindowByWindow(library, options, CPU, foretell), Counters())
+        TableReader(cache, CPU, Counters(), options, foretell).run(library)
     counted = Counters()
     # Which one of several is named may differ: rows of the Python search change places when some have ended.
     if broken:

@@ -14,14 +14,13 @@ from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow, hypotheses
+from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader, hypotheses
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.engines import BEAM, EngineRequest, read_by_windows
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
-from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from fairseq_aggdec.windows.transfer import in_fp32
@@ -46,12 +45,10 @@ class BeamGenerator(CachedGenerator):
         budget: what is learned about the latter, made when the device is known, which training changes.
         searches: of the last batch; none unless somebody looks at them.
         keeps_trees: somebody looks at ``searches``.
-        search_type: what searches a batch whose windows Python reads.
         watch: is called with the searches of a batch after every call of the decoder; None: nobody asks.
     """
 
     watch: Callable[[Sequence[SearchedTree]], None] | None = None
-    search_type: type[WindowByWindow] = WindowByWindow
     keeps_trees = False
 
     def __init__(
@@ -108,7 +105,6 @@ class BeamGenerator(CachedGenerator):
             *(BEAM, self.verifier),
             watched=watched,
             timed=self.counters.wait is not None,
-            own=None if self.search_type is WindowByWindow else self.search_type.__name__,
             expects_heads=lambda: library().ask() is not None and library().expects_heads,
         )
 
@@ -129,15 +125,19 @@ class BeamGenerator(CachedGenerator):
 
     def _compiled(self, library: BeamLibrary, device: torch.device) -> None:
         """Decodes the batch in one call."""
-        show = self.watch and functools.partial(_show, self.watch, library)
         with self.counters.clock("verify"):
-            CompiledReaders.of(self.verifier).run(library, show)
+            CompiledReaders.of(self.verifier).run(library, self._shown(library))
 
     def _by_windows(self, library: BeamLibrary, device: torch.device) -> None:
         """Decodes the batch by windows that Python reads."""
         foretell = self.foreteller and functools.partial(self.foreteller.tables, self.verifier)
-        search = self.search_type(library, self.options, device, foretell, self.watch)
-        decode(self.verifier, search, self.counters)
+        reader = TableReader(self.verifier, device, self.counters, self.options, foretell)
+        reader.run(library, self._shown(library))
+
+    def _shown(self, library: BeamLibrary) -> Callable[[], None] | None:
+        """Shows the trees to whoever watches."""
+        watch = self.watch
+        return None if watch is None else lambda: watch(library.trees())
 
     def _library(self, batch: Batch, limits: Limits) -> BeamLibrary:
         """The search of a batch, with what it drafts from."""
@@ -160,10 +160,6 @@ class BeamGenerator(CachedGenerator):
             for one in search.ranked if self.retain_history else ():
                 one["history"] = [{"tokens": torch.tensor(seen)} for seen in search.history]
         return ranked
-
-
-def _show(watch: Callable[[Sequence[SearchedTree]], None], library: BeamLibrary) -> None:
-    watch(library.trees())
 
 
 def as_stock_sorts(found: list[Hypothesis]) -> list[Hypothesis]:

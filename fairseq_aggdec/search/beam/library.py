@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree, Tree
@@ -25,12 +25,12 @@ from fairseq_aggdec.search.compiled.searches import (
     address,
     numbers,
 )
+from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
-from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
+from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from fairseq_aggdec.windows.transfer import int64_array, to_device
-from fairseq_aggdec.windows.tree_window import TreeWindow
-from fairseq_aggdec.windows.window import DecoderOutput
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 class BeamLibrary(WholeSearch):
@@ -118,6 +118,12 @@ class BeamLibrary(WholeSearch):
         """Tells whether the window that is asked for is to be read with what block heads expect behind it."""
         return bool(self.library.aggdec_beam_expects(self.handle))
 
+    def left(self, most: int) -> list[int]:
+        """The sentences that have not ended, in any number."""
+        asked = self.ask()
+        widths = numbers(asked.widths, asked.rows) if asked else []
+        return [row for row, width in enumerate(widths) if width]
+
     def outputs(self, counters: Counters) -> Outputs:
         """The endings of all sentences in the order of finishing, when the search has come to its end; counts them.
 
@@ -158,100 +164,53 @@ def beam_options(options: Options, limits: Limits, ends: Any, start: int) -> Any
 Foretell = Callable[[Sequence[int], Sequence[int], Sequence[int], DecoderOutput, Options], Tensor]
 
 
-class WindowByWindow:
-    """A search of THE loop whose windows Python reads: on a GPU, of an ensemble, with block heads.
+class TableReader(WindowReader):
+    """Runs a beam search window by window; the tables are made where the logits are.
 
     Args:
-        library: the search.
         options: generation options.
-        device: of the models.
         foretell: is asked after calls that may use it; None: nothing is foretold.
-        watch: is shown the trees after every call.
+        model, device, counters: as of a :class:`~fairseq_aggdec.search.compiled.windows.WindowReader`.
     """
 
     def __init__(
         self,
-        library: BeamLibrary,
-        options: Options,
+        model: Any,
         device: torch.device,
+        counters: Counters,
+        options: Options,
         foretell: Foretell | None = None,
-        watch: Callable[[Sequence[SearchedTree]], None] | None = None,
     ):
-        self.library, self.options, self.device = library, options, device
-        self.foretell, self.watch = foretell, watch
-        self.rows: list[int] = []
-        self._look()
+        super().__init__(model, device, exact, counters)
+        self.options, self.foretell = options, foretell
 
-    def _look(self) -> None:
-        """Finds out what is asked for, and of which sentences."""
-        self.asked = self.library.ask()
-        if self.asked is None:
-            self.rows = []
-            return
-        self.starts, self.widths = (
-            numbers(at, self.asked.rows) for at in (self.asked.starts, self.asked.widths)
-        )
-        self.rows = [row for row, width in enumerate(self.widths) if width]
-
-    def next_window(self) -> TreeWindow:
-        """The requested prefixes of every sentence; one copy to the device."""
-        asked = self.asked
-        assert asked is not None
-        count, size = asked.count, asked.seen_bytes
-        packed = ctypes.string_at(asked.seen, count * size)
-        seen = [
-            int.from_bytes(packed[n : n + size], "little") for n in range(0, count * size, size)
-        ]
-        tokens, depths, needed = (
-            numbers(at, count) for at in (asked.tokens, asked.depths, asked.needed)
-        )
-        starts, widths = ([own[row] for row in self.rows] for own in (self.starts, self.widths))
-        window = TreeWindow(tokens, starts, widths, depths, seen, self.device)
-        sent = to_device([*tokens, *depths, *needed], self.device)  # at once
-        window.tokens, window.depths, self.wanted = sent.view(3, -1).unbind(0)
-        return window
-
-    def update(self, window: TreeWindow, output: DecoderOutput) -> Kept | None:
+    def _take(self, search: Any, asked: Any, window: Window) -> None:
         """Searches on; one copy to the host."""
-        asked, library, rows = self.asked, self.library, self.rows
-        assert asked is not None
         pairs = iter(numbers(asked.banned, 2 * asked.pairs))
         banned = list(zip(pairs, pairs, strict=True))
-        expects = self.foretell is not None and library.expects_heads
-        options, count = self.options, min(self.options.beam_size + 1, output.logits.size(1))
+        wanted = to_device(numbers(asked.needed, asked.count), self.device)
+        expects = self.foretell is not None and search.expects_heads
+        options, logits = self.options, self.found.logits
+        count = min(options.beam_size + 1, logits.size(1))
         symbols = options.pad, options.unk, options.unk_penalty
-        best = best_tokens(output.logits, count, self.wanted, *symbols, banned)
-        table = self.tables(window, best)
-        library.library.aggdec_beam_take(library.handle, table.data_ptr(), count)
-        if self.watch is not None:
-            self.watch(library.trees())
+        best = best_tokens(logits, count, wanted, *symbols, banned)
+        table = best.float().cpu().contiguous()
+        search.library.aggdec_beam_take(search.handle, table.data_ptr(), count)
         if expects:
-            self._foresee(output)
-        self._look()
-        if self.asked is None:  # all have ended, or one is broken
-            return None
-        keep = [row for row, index in enumerate(rows) if self.widths[index]]
-        return None if len(keep) == len(rows) else Kept(keep)
+            self._foresee(search)
 
-    def tables(self, window: TreeWindow, table: Tensor) -> Tensor:
-        """Tables that are read of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`, on the host."""
-        return table.float().cpu().contiguous()
-
-    def _foresee(self, output: DecoderOutput) -> None:
-        library = self.library
-        behind, following = (int64_array([0] * library.sentences) for _ in range(2))
-        library.library.aggdec_beam_behind(library.handle, address(behind), address(following))
-        read = [row for row, index in enumerate(self.rows) if behind[index] >= 0]
+    def _foresee(self, search: BeamLibrary) -> None:
+        behind, following = (int64_array([0] * search.sentences) for _ in range(2))
+        search.library.aggdec_beam_behind(search.handle, address(behind), address(following))
+        read = [place for place, row in enumerate(self.rows) if behind[row] >= 0]
         if not read:
             return
         assert self.foretell is not None
-        places, tokens = ([own[self.rows[row]] for row in read] for own in (behind, following))
-        tables = self.foretell(places, read, tokens, output, self.options).contiguous()
+        places, tokens = ([own[self.rows[at]] for at in read] for own in (behind, following))
+        tables = self.foretell(places, read, tokens, self.found, self.options).contiguous()
         heads, count = tables.size(1), tables.size(2) // 2
         for place, own in zip(places, tables, strict=True):
-            library.library.aggdec_beam_foretell(
-                library.handle, place, own.data_ptr(), heads, count
-            )
+            search.library.aggdec_beam_foretell(search.handle, place, own.data_ptr(), heads, count)
 
 
 def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
