@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
 from fairseq_aggdec.api.decoding import batches_by_length
@@ -148,7 +149,8 @@ class Session:
     ):
         given = list(arguments) if arguments is not None else None
         self.args = options.parse_args_and_arch(parser, input_args=given)
-        if self.args.task != TASK:
+        ours = hasattr(TASK_REGISTRY[self.args.task], "kind") and not data
+        if self.args.task != TASK and not ours:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
         if data:
             unread = {name: why for name, why in READ_BY_SOME.items() if name not in reads}
@@ -257,7 +259,7 @@ class Session:
         """A generator of this method with all of the command line's generation options, and its counters."""
         generation = Namespace(**dict(self.cfg.generation))
         generation.beam = beam
-        chosen, self.task.cfg.decoding = self.task.cfg.decoding, decoding
+        chosen, self.task.settings.decoding = self.task.settings.decoding, decoding
         self.task.quiet = self.warned or decoding != str(chosen)
         self.warned = self.warned or not self.task.quiet
         self.task.counters = Counters()
@@ -268,7 +270,7 @@ class Session:
             )
             return generator, self.task.counters
         finally:
-            self.task.cfg.decoding = chosen
+            self.task.settings.decoding = chosen
 
     def batches(self, batch_size: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Collated samples, sentences of like length together, on the device; ``limit`` sentences at most."""

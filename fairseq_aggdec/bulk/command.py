@@ -7,6 +7,8 @@ cut by --tokenizer and --bpe as there, and joined again. DATA is the folder of t
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,7 +100,11 @@ def make_translator(session: Session) -> Translator:
     generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
     codec = Codec(task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe))
     joined = cfg.common_eval.post_process
-    return Translator(task, session.models, generator, codec, cfg.generation.nbest, joined)
+    made = Translator(task, session.models, generator, codec, cfg.generation.nbest, joined)
+    made.language_support.tags = (
+        set()
+    )  # fairseq leaves out the target's alone, which its generator knows
+    return made
 
 
 def make_header(
@@ -112,11 +118,11 @@ def make_header(
         "shard_size": index.shard_size,
         "json_lines": places.json_lines,
     }
-    folder, task = Path(utils.split_paths(session.cfg.task.data)[0]), session.task.cfg
-    dictionaries = [folder / f"dict.{name}.txt" for name in (task.source_lang, task.target_lang)]
+    task = session.task
+    dictionaries = [task.source_dictionary.symbols, task.target_dictionary.symbols]
     return {
         "model": [files.digest([path]) for path in paths],
-        "data": files.digest(dictionaries),
+        "data": hashlib.sha256(json.dumps(dictionaries).encode()).hexdigest(),
         "--input-file": index.sha256,
         "options": relevant_options(session, files) | text_options(session, files) | own,
         "sentences": index.lines,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.api.session import Session
@@ -40,6 +43,18 @@ IRRELEVANT = {
 }
 
 
+def sections(cfg: DictConfig) -> dict[str, Any]:
+    """The sections of a configuration as dictionaries; of a task with a parser of its own, the options in that."""
+    found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)  # type: ignore[assignment]
+    if isinstance(task := found["task"], argparse.Namespace):
+        parser = argparse.ArgumentParser(add_help=False)
+        TASK_REGISTRY[task.task].add_args(parser)
+        names = [action.dest for action in parser._actions]
+        chosen = {name: value for name, value in vars(task).items() if name in names}
+        found["task"] = json.loads(json.dumps(chosen))  # as a header is read again: without tuples
+    return {name: section or {} for name, section in found.items()}
+
+
 def digest(paths: Sequence[Path]) -> str:
     """SHA-256 of the files' contents."""
     whole = hashlib.sha256()
@@ -58,8 +73,8 @@ class FilesBefore:
     def __init__(self, cfg: DictConfig):
         """Every file that an option names, and those in folders that one names, and one folder deeper."""
         self.seen: dict[Path, tuple[int, ...]] = {}
-        plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-        values = [value for name in NAMING for value in (plain[name] or {}).values()]
+        plain = sections(cfg)
+        values = [value for name in NAMING for value in plain[name].values()]
         for value in (value for value in values if isinstance(value, str) and value):
             for place in map(Path, utils.split_paths(value)):
                 inside = [*place.glob("*"), *place.glob("*/*")] if place.is_dir() else []
@@ -120,7 +135,7 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
 def relevant_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     """Options that can change an output, by name; a file counts by what is in it, and so do the tables of a lattice."""
     cfg = session.cfg
-    plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    plain = sections(cfg)
     task = {name: value for name, value in plain["task"].items() if name not in DECODING}
     found = {**plain["generation"], **task, **read_settings(cfg.task).options()}
     for section, names in RELEVANT.items():
@@ -137,10 +152,10 @@ def relevant_options(session: Session, files: FilesBefore) -> dict[str, Any]:
 
 def text_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     """Options by which text becomes tokens, and tokens text."""
-    plain: Any = OmegaConf.to_container(session.cfg, resolve=True, enum_to_str=True)
+    plain = sections(session.cfg)
     found = {"post_process": plain["common_eval"]["post_process"]}
     for section in ("tokenizer", "bpe"):
-        settings = dict(plain[section] or {})
+        settings = dict(plain[section])
         found[section] = settings.pop("_name", None)
         found |= {name: files.by_content(value) for name, value in settings.items()}
     return found

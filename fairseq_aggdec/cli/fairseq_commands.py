@@ -35,6 +35,7 @@ def _generate(arguments: list[str]) -> None:
     from fairseq_aggdec.packed.folder import checkpoints
 
     if translate_file.is_wanted(arguments):
+        _adopt_tasks(arguments)
         translate_file.main(checkpoints(arguments, precision=True))
     else:
         _decode("aggdec-generate", arguments)

@@ -91,6 +91,17 @@ def test_the_printed_commands_decode(
     assert "aggdec-interactive" in commands["faster"]
     if kind != "mbart":
         assert texts(commands["faster"]) == expected
+    if kind == "nllb":
+        whole(commands, tmp_path)
+
+
+def whole(commands: dict[str, str], folder: Path) -> None:
+    """A text file has the lines of fairseq-interactive, with the tags that its model writes."""
+    stock = re.findall(r"^D-\d+\t\S+\t(.*)$", output(commands["stock fairseq"]), re.MULTILINE)
+    (folder / "text").write_text("\n".join(folders.LINES) + "\n", encoding="utf-8")
+    files = f"--input-file {folder / 'text'} --output-file {folder / 'translated'}"
+    output(commands["faster"].replace("aggdec-interactive", "aggdec-generate") + f" {files}")
+    assert (folder / "translated").read_text(encoding="utf-8").splitlines() == stock
 
 
 def test_the_printed_hub_of_bart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_lines_that_are_too_long(
     assert first and third and not second and not end
 
 
-@pytest.mark.parametrize("name", ["model1.pt", "dict.target.txt", "codes"])
+@pytest.mark.parametrize("name", ["model1.pt", "codes"])
 def test_a_file_that_is_replaced_while_it_is_loaded(
     name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
