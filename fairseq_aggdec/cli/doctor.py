@@ -37,6 +37,7 @@ from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.largest import finds_alike, ranks_alike
+from fairseq_aggdec.kernels.gpu.logits import projects_alike
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.gpu.products import computes_alike
 from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
@@ -47,7 +48,7 @@ from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.records import machine
-from fairseq_aggdec.search.beam.board import chooses_alike
+from fairseq_aggdec.search.beam.fused import chooses_alike, chooses_at_once
 from fairseq_aggdec.search.judge.fused import decides_alike
 
 Lines = Iterator[tuple[str, str]]
@@ -63,7 +64,9 @@ GPU_KERNELS: dict[str, tuple[Any, ...]] = {
     "largest logits": (finds_alike,),
     "likeliest tokens": (ranks_alike,),
     "steps of beam search": (chooses_alike,),
+    "steps of beam search with their candidates": (chooses_at_once,),
     "layers for few rows": (computes_alike, *PRECISIONS),
+    "logits of few slots": (projects_alike, *PRECISIONS),
     "attention to a source with its queries": (crosses_alike, *PRECISIONS),
 }
 

@@ -17,12 +17,14 @@ from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder,
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
-from fairseq_aggdec.engine.int8 import linear
+from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.kv_cache import KVCache
-from fairseq_aggdec.engine.linear import some_outputs
+from fairseq_aggdec.engine.linear import FastLinear, some_outputs
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder, TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
-from fairseq_aggdec.kernels.gpu.operators import compile_ahead
+from fairseq_aggdec.kernels.gpu import logits as at_once
+from fairseq_aggdec.kernels.gpu.logits import Symbols
+from fairseq_aggdec.kernels.gpu.operators import compile_ahead, usable
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.window import Window
@@ -163,14 +165,47 @@ class CachedDecoder:
         )
         return found if x is None else window.of_wanted(found)
 
-    def _run(self, window: Window) -> Tensor:
+    def read(
+        self, window: Window, temperature: float, symbols: Symbols | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features and logits of a window, as :meth:`features` and :meth:`logits` give them, on a GPU by one launch.
+
+        Args:
+            symbols: given where it is wanted what parts of the logits come to.
+
+        Returns:
+            the features, the logits, and what :func:`~fairseq_aggdec.kernels.gpu.logits.logits` says of their parts.
+        """
+        project, norm = self.packed.project_vocabulary, self.packed.last_norm
+        if not self._reads_at_once(window) or norm is None or isinstance(project, Int8Linear):
+            features = self.features(window)
+            return features, self.logits(features, temperature), None
+        assert project.transposed is not None
+        x = self._run(window, normed=False)
+        if temperature != 1.0:
+            symbols = None
+        logits, features, parts = at_once.logits(
+            x, project.transposed, project.bias, norm.parameters, symbols
+        )
+        return features, logits if temperature == 1.0 else logits.div_(temperature), parts
+
+    def _reads_at_once(self, window: Window) -> bool:
+        """Tells whether a GPU computes the last norm of a window and its logits in one launch."""
+        packed, like, project = self.packed, self.like, self.packed.project_vocabulary
+        if not isinstance(window, GridWindow) or not packed.fuses(window.rows * window.width):
+            return False
+        other = self.heads or self.types is not None or packed.project_out is not None
+        known = isinstance(project, FastLinear) and project.fusible(like.dtype)
+        return not other and known and usable(like.device, at_once.projects_alike, like.dtype)
+
+    def _run(self, window: Window, normed: bool = True) -> Tensor:
         cache = self.cache
         # Before a shape is chosen: it must not depend on how much room there was.
         if not window.alone:
             cache.reserve(window.end)
         if self.graphs is not None:
             if isinstance(window, GridWindow) and (kept := self.graphs.part(*window.size)):
-                return self.run_on_grid(window.tokens, window, kept)
+                return self.run_on_grid(window.tokens, window, kept, normed)
             if self.embedding.positioned:
                 self.embedding.positions(window.reach)
             # Other embeddings than the stock one are no part of the graph.
@@ -182,18 +217,21 @@ class CachedDecoder:
         if self.views is None or self.views[0] is not cache.memory:
             self.views = cache.memory, self.packed.split(cache.memory)
         x = self._embedded(window)
-        return self.packed.run(x, window, cache.entries, self.views[1], cache.memory_mask)
+        entries = cache.entries, self.views[1], cache.memory_mask
+        return self.packed.run(x, window, *entries, normed)
 
     def _embedded(self, window: Window) -> Tensor:
         return self.embedding(window, self.cache.memory, self.cache.memory_mask)
 
-    def run_on_grid(self, given: Tensor, window: GridWindow, kept: KeysValues) -> Tensor:
+    def run_on_grid(
+        self, given: Tensor, window: GridWindow, kept: KeysValues, normed: bool = True
+    ) -> Tensor:
         """A window over other keys and values: tokens (N,) or what is read in their place (N, C) -> (N, C)."""
         x = given
         if not given.is_floating_point():
             x = self.embedding(window, kept.memory, kept.memory_mask)
         memory = self.packed.split(kept.memory)
-        return self.packed.run(x, window, kept.cache, memory, kept.memory_mask)
+        return self.packed.run(x, window, kept.cache, memory, kept.memory_mask, normed)
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
         """(N, C_out) -> (N, V), divided by the temperature."""

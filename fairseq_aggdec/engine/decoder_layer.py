@@ -172,14 +172,18 @@ def run_layers(
     memory: Sequence[Tensor],
     memory_mask: Tensor | None,
     fused: bool = False,
+    normed: bool = True,
 ) -> Tensor:
-    """Layers, one by one, and a norm: (N, C) -> (N, C); arguments as of a :class:`DecoderLayer`, for all of them."""
+    """Layers, one by one, and a norm: (N, C) -> (N, C); arguments as of a :class:`DecoderLayer`, for all of them.
+
+    Without ``normed`` the last norm is missing, be it of the last layer or behind all.
+    """
     norm: FastNorm | None = None
     # unbind: to iterate over a tensor takes longer
     for layer, kept, source in zip(layers, cache.unbind(0), memory, strict=True):
         x = layer(x, norm, window, kept, seen, source, memory_mask, fused)
         norm = None if layer.pre_norm else layer.feed_forward.norm
-    for missing in (norm, last):
-        if missing is not None:
-            x = products.normed(x, missing.parameters) if fused else missing(x)
+    missing = [one for one in (norm, last) if one is not None]
+    for one in missing if normed else missing[:-1]:
+        x = products.normed(x, one.parameters) if fused else one(x)
     return x

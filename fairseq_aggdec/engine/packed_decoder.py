@@ -16,7 +16,13 @@ from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
 from fairseq_aggdec.engine.decoder_layer import DecoderLayer, run_layers
 from fairseq_aggdec.engine.encoder import Encoded, EncoderOut, position_table
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
-from fairseq_aggdec.engine.linear import FastLinear, fold_biases, optional_norm, some_outputs
+from fairseq_aggdec.engine.linear import (
+    FastLinear,
+    FastNorm,
+    fold_biases,
+    optional_norm,
+    some_outputs,
+)
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators, products
@@ -217,6 +223,7 @@ class PackedDecoder:
         cache: Tensor,
         memory: Sequence[Tensor],
         memory_mask: Tensor | None,
+        normed: bool = True,
     ) -> Tensor:
         """All layers, one by one: (N, C) -> (N, C).
 
@@ -226,12 +233,25 @@ class PackedDecoder:
             cache: (layers, B, capacity, 2C), written in place.
             memory: of each layer (2, B, H, S, D), see :meth:`split`.
             memory_mask: additive, (B, 1, 1, S), or None.
+            normed: see :func:`~fairseq_aggdec.engine.decoder_layer.run_layers`.
         """
         seen = self.layers[0].seen(x, window, self.span) if self.layers else None
-        few = self.fusible and len(x) <= MOST_ROWS and not window.alone
-        few = few and operators.usable(x.device, products.computes_alike, x.dtype)
+        few = not window.alone and self.fuses(len(x))
         given = window, cache, seen, memory, memory_mask
-        return run_layers(self.layers, x, self.norm, *given, fused=few)
+        return run_layers(self.layers, x, self.norm, *given, fused=few, normed=normed)
+
+    def fuses(self, count: int) -> bool:
+        """Tells whether the kernels of a GPU run the layers for so many positions."""
+        weight = self.decoder.embed_tokens.weight
+        few = self.fusible and count <= MOST_ROWS
+        return few and operators.usable(weight.device, products.computes_alike, weight.dtype)
+
+    @property
+    def last_norm(self) -> FastNorm | None:
+        """The norm behind which features are read; None: there is none."""
+        if self.norm is not None or not self.layers or self.layers[-1].pre_norm:
+            return self.norm
+        return self.layers[-1].feed_forward.norm
 
     def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:
         """The layer from which a drafter chooses: (N, C_out) -> (N, M), the first types of the dictionary or all."""

@@ -17,6 +17,7 @@ from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu.logits import Symbols
 from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.grid import Grid
@@ -206,27 +207,32 @@ class Verifier:
         for member in self.members:
             member.decoder.restrict(types)
 
-    def read(self, window: Window, in_fp32: bool = True) -> DecoderOutput:
+    def read(
+        self, window: Window, in_fp32: bool = True, symbols: Symbols | None = None
+    ) -> DecoderOutput:
         """Runs a window through all models; with ``precision.strict``, laid out on the grid of the batch.
 
         Without ``in_fp32`` the logits of a single model keep its precision. Numbers that are not finite are in the
-        logits of their position, hidden nowhere.
+        logits of their position, hidden nowhere. Given ``symbols``, the parts of the logits are looked at where that
+        costs no launch.
         """
         slots = None
         if self.grid is not None and not window.fixed:
             window, slots = self.grid.lay_out(window)
         features: list[Tensor] = []
         outputs: list[Tensor] = []
+        parts: Tensor | None = None
         for member in self.members:
-            features.append(member.decoder.features(window))
-            outputs.append(member.decoder.logits(features[-1], self.temperature))
+            own, logits, parts = member.decoder.read(window, self.temperature, symbols)
+            features.append(own)
+            outputs.append(logits)
         if in_fp32 or len(outputs) > 1:
             outputs = [output.float() for output in outputs]
         logits = outputs[0] if len(outputs) == 1 else _averaged(outputs)
         if slots is not None:
             logits = logits.index_select(0, slots)
             features = [own.index_select(0, slots) for own in features]
-        return DecoderOutput(logits, features)
+        return DecoderOutput(logits, features, parts if len(outputs) == 1 else None)
 
     @property
     def reads_trees(self) -> bool:

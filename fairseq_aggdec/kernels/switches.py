@@ -13,8 +13,9 @@ NONE, CPU, GPU = "none", "cpu", "gpu"
 # The kernels of a GPU.
 GPU_KERNELS = (
     *("begin", "slots", "embedding", "hear", "follow", "copy_block", "ban", "look", "judge"),
-    *("largest", "leaders", "best", "beam_step", "attend", "attend_slots"),
-    *("cross_attend", "product", "layer_norm"),
+    *("largest", "leaders", "best", "beam_step", "best_step"),
+    *("attend", "attend_slots"),
+    *("cross_attend", "logits", "product", "layer_norm"),
 )
 
 

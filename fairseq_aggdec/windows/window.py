@@ -203,10 +203,13 @@ class DecoderOutput:
             log-probabilities; for an ensemble those of the averaged probabilities. A window on a grid has logits for
             all its slots.
         features: (N, C) for each model, the input of its output projection; valid until the model reads again.
+        parts: (N, P, 5) int32, what the kernel ``look`` of a GPU would find in P parts of each position's logits; None:
+            it was not asked for, or the kernel that tells it did not run.
     """
 
     logits: Tensor
     features: Sequence[Tensor]
+    parts: Tensor | None = None
 
 
 class NodeWindow(Window):

@@ -8,9 +8,9 @@ from unittest import mock
 import torch
 
 from fairseq_aggdec.kernels.gpu import operators
-from fairseq_aggdec.search.beam.board import FusedBoard
+from fairseq_aggdec.search.beam.fused import FusedBoard
 from tests.emulated.beam_searches import Twins, check_a_search, check_sight
-from tests.unit.test_beam_board import compare_candidates
+from tests.unit.test_beam_board import compare_candidates, compare_steps
 from tests.unit.test_cross_attention import compare_cross_attention
 from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
 from tests.unit.test_gpu_attention import compare_attention
@@ -20,6 +20,7 @@ from tests.unit.test_gpu_kernels import (
     compare_largest,
     compare_slot_windows,
 )
+from tests.unit.test_gpu_logits import compare_logits
 from tests.unit.test_gpu_products import compare_products
 
 
@@ -33,11 +34,12 @@ def compare_searches(seed: int) -> None:
 
 COMPARED: dict[str, tuple[Callable[[int], None], ...]] = {
     "attention": (compare_attention,),
-    "beam": (compare_candidates, compare_searches),
+    "beam": (compare_candidates, compare_steps, compare_searches),
     "bookkeeping": (compare_copies, compare_slot_windows),
     "chain": (compare_chains,),
     "cross": (compare_cross_attention,),
     "embedding": (compare_embeddings,),
+    "logits": (compare_logits,),
     "products": (compare_products,),
     "vocabulary": (compare_an_iteration, compare_largest),
 }

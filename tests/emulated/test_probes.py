@@ -44,6 +44,26 @@ MUTANTS: dict[str, tuple[str, Changes]] = {
         "layers for few rows",
         {"products.cu": ("if (base - warp >= chunks) break;", "break;")},
     ),
+    "a lane keeps one key only": (
+        "steps of beam search with their candidates",
+        {"beam.cu": ("j < OF_LANE; ++j", "j < 1; ++j")},
+    ),
+    "all hypotheses have the sums of the first": (
+        "steps of beam search with their candidates",
+        {"beam.cu": ("found.sums[slot], found", "found.sums[0], found")},
+    ),
+    "each tile has the weights of the first": (
+        "logits of few slots",
+        {"logits.cu": ("load_weights(tiles.warp, next)", "load_weights(tiles.warp, first)")},
+    ),
+    "the last tiles of a part are left out": (
+        "logits of few slots",
+        {"logits.cu": ("if (next >= last) break;", "if (next + 32 >= last) break;")},
+    ),
+    "only the first warps look": (
+        "logits of few slots",
+        {"logits.cu": ("slot < end; slot += blockDim.x / LANES", "slot < end; slot += TILE_ROWS")},
+    ),
     "all slots of a block ask what the first asks": (
         "attention to a source with its queries",
         {"cross.cu": ("queries + (slot - top)", "queries")},

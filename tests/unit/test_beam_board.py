@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.search.beam.board import FusedBoard, board_for, chooses_alike
+from fairseq_aggdec.search.beam.fused import FusedBoard, board_for, chooses_alike
+from fairseq_aggdec.search.board import Shape
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.unit.test_gpu_kernels import random_logits
 
@@ -74,6 +76,34 @@ def compare_candidates(seed: int, device: torch.device = CPU) -> None:
     assert rounds or bool(alike.all()), seed
 
 
+def compare_steps(seed: int, device: torch.device = CPU) -> None:
+    """Random searches, whose candidates are found by a launch of their own or by the one that chooses: equal bits."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    types, rows, width = chance.choice((6, 40, 3000)), chance.randint(1, 3), chance.choice((0, 2))
+    beam = chance.choice((1, 2, 5, 12, 32))
+    kept = dataclasses.replace(options(chance, types), beam_size=beam, no_repeat_ngram_size=0)
+    like = torch.zeros(1, dtype=chance.choice((torch.float32, torch.float16, torch.bfloat16)))
+    twins = [FusedBoard((rows, 5), kept, width, like.to(device)) for _ in range(2)]
+    tokens = [PAD, PAD, *range(2, types)]
+    prefixes = [[chance.choice(tokens) for _ in range(width)] for _ in range(rows)]
+    ends, floor = [chance.randint(1, 4) for _ in range(rows)], chance.randint(0, 3)
+    for at_once, board in enumerate(twins):
+        board.at_once = bool(at_once)
+        board.set(Limits(ends, floor, False, 1), START, prefixes)
+    part = chance.choice((3, 64, 2048))
+    for depth in range(4):
+        logits = random_logits(chance, rows * beam, types).to(like)
+        for board in twins:
+            board.window(Shape(rows, beam, board.sight.size(2)))
+            with mock.patch.object(operators, "PART", part):
+                board.take(rows, (depth + 1) * beam, logits.to(device))
+        for name, value in vars(twins[0]).items():
+            if isinstance(value, Tensor):
+                exact = functools.partial(torch.testing.assert_close, atol=0, rtol=0)
+                exact(value, vars(twins[1])[name], equal_nan=True, msg=f"{name}, seed {seed}")
+
+
 def first_best(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values, tokens = log_probs.sort(dim=1, descending=True, stable=True)
     return values[:, :count], tokens[:, :count]
@@ -83,6 +113,23 @@ def test_candidates_are_those_of_operators() -> None:
     with fused_kernels():
         for seed in range(300):
             compare_candidates(seed)
+
+
+def test_steps_in_one_launch_are_those_in_two() -> None:
+    with fused_kernels():
+        for seed in range(150):
+            compare_steps(seed)
+
+
+@pytest.mark.parametrize("name, at_once", [("nothing", True), ("best_step", False)])
+def test_a_board_takes_the_launches_that_run(
+    name: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name != "nothing":
+        monkeypatch.setenv(VARIABLE, f"no-{name}")
+    with fused_kernels():
+        board = board_for((1, 4), options(random.Random(1), 9), 0, torch.zeros(1))
+    assert isinstance(board, FusedBoard) and board.at_once == at_once
 
 
 @pytest.mark.parametrize("changed", ["nothing", "sight", "words", "parents", "written"])

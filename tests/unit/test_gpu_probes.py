@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.engine import attention
-from fairseq_aggdec.kernels.gpu import operators, products
+from fairseq_aggdec.kernels.gpu import logits, operators, products
 from fairseq_aggdec.kernels.switches import GPU_KERNELS, VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
@@ -36,6 +36,7 @@ TRIED: dict[str, tuple[str, str]] = {
     "look": ("seen", "accepting and committing"),
     "judge": ("tokens", "accepting and committing"),
     **dict.fromkeys(("attend", "attend_slots"), ("out", "attention of windows")),
+    "logits": ("y", "logits of few slots"),
     "cross_attend": ("out", "attention to a source with its queries"),
     "slots": ("places", "slots of a drafter"),
     "copy_block": ("block", "drafts copied from texts"),
@@ -46,6 +47,7 @@ TRIED: dict[str, tuple[str, str]] = {
     "leaders": ("keys", "likeliest tokens"),
     "best": ("tokens", "likeliest tokens"),
     "beam_step": ("sums", "steps of beam search"),
+    "best_step": ("sums", "steps of beam search with their candidates"),
     **dict.fromkeys(("product", "layer_norm"), ("y", "layers for few rows")),
 }
 
@@ -67,6 +69,7 @@ def test_every_kernel_is_tried(name: str) -> None:
     with (
         mock.patch.object(operators, "operators", lambda: spoilt),
         mock.patch.object(attention, "operators", lambda: spoilt),
+        mock.patch.object(logits, "operators", lambda: spoilt),
         mock.patch.object(products, "operators", lambda: spoilt),
     ):
         assert not agree(CPU, *precisions[1:2])
@@ -77,12 +80,17 @@ def test_doctor_tells_of_every_kernel() -> None:
     assert len(found) == len(doctor.GPU_KERNELS) and set(found.values()) == {"compiled"}
     operators.try_again(everything=True)
     own = operators.operators()
-    kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}
+    kept = {name: getattr(own, name) for name in operators.SCHEMAS if not name.endswith("_step")}
     with mock.patch.object(
-        operators, "operators", lambda: mock.Mock(beam_step=lambda *_: None, **kept)
+        operators,
+        "operators",
+        lambda: mock.Mock(beam_step=lambda *_: None, best_step=lambda *_: None, **kept),
     ):
         told = dict(doctor.of_gpu_kernels(CPU))
-    assert {name for name in told if told[name] != "compiled"} == {"steps of beam search"}
+    assert {name for name in told if told[name] != "compiled"} == {
+        "steps of beam search",
+        "steps of beam search with their candidates",
+    }
     assert "they differ from PyTorch's operators" in told["steps of beam search"]
 
 

@@ -37,10 +37,11 @@ _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
     "embedding": {"queries", "memory"},
     "follow": {"features", "written", "weight"},
-    "beam_step": {"sight"},
+    **{name: {"sight"} for name in ("beam_step", "best_step")},
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
     "cross_attend": {"x", "weight", "gain", "shift", "memory", "kept"},
+    "logits": {"x", "weight", "gain", "shift", "kept"},
     "product": {"x", "weight", "gain", "shift", "kept"},
     "layer_norm": {"x", "gain", "shift", "y"},
 }

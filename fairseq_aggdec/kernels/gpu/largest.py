@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,41 @@ def fused(x: Tensor, agree: gpu.Probe) -> bool:
     return known and gpu.usable(x.device, agree)
 
 
+class Leading(NamedTuple):
+    """The likeliest of each of P parts of the logits (N, V).
+
+    Attributes:
+        parts, types, precision: P, V, and the precision of the logits as kernels know it.
+        logits: (N, V).
+        sums: (N, P, 2) fp32, what exponentials come to.
+        keys: (N, P K) int64, tokens and their logits.
+    """
+
+    parts: int
+    types: int
+    precision: int
+    logits: Tensor
+    sums: Tensor
+    keys: Tensor
+
+
+def leading(logits: Tensor, kept: int, rules: tuple[Any, ...] = NO_RULES) -> Leading:
+    """The likeliest tokens of parts of each row, in one launch; arguments as of :func:`candidates`."""
+    count, types = logits.shape
+    parts = min(gpu.parts(count, types), MOST_KEYS // kept)
+    sums = logits.new_empty(count, parts, 2, dtype=torch.float32)
+    keys = logits.new_empty(count, parts * kept, dtype=torch.int64)
+    found = Leading(parts, types, gpu.PRECISIONS[logits.dtype], logits, sums, keys)
+    gpu.operators().leaders(count * parts, *_given(found, kept, rules))
+    return found
+
+
+def _given(found: Leading, kept: int, rules: tuple[Any, ...], *out: Tensor) -> tuple[Any, ...]:
+    """What the kernels are given; without ``out``, of which only the second knows, others stand in its place."""
+    values, tokens, ends = out or (found.sums, found.keys, found.sums)
+    return kept, *found[:3], *rules, *found[3:], values, tokens, ends
+
+
 def candidates(
     logits: Tensor, kept: int, rules: tuple[Any, ...] = NO_RULES
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,19 +96,10 @@ def candidates(
         log-probabilities (N, K) fp32 and tokens (N, K) int64, best first, and the log-probabilities of ``</s>`` (N,).
         They are NaN where a row holds a number that is none.
     """
-    count, types = logits.shape
-    parts = min(gpu.parts(count, types), MOST_KEYS // kept)
-    values, sums = (
-        logits.new_empty(count, *size, dtype=torch.float32) for size in ((kept,), (parts, 2))
-    )
-    tokens, keys = (
-        logits.new_empty(count, size, dtype=torch.int64) for size in (kept, parts * kept)
-    )
-    ends = values.new_empty(count)
-    precision = gpu.PRECISIONS[logits.dtype]
-    given = kept, parts, types, precision, *rules, logits, sums, keys, values, tokens, ends
-    gpu.operators().leaders(count * parts, *given)
-    gpu.operators().best(count, *given)
+    found, count = leading(logits, kept, rules), len(logits)
+    values = logits.new_empty(count, kept, dtype=torch.float32)
+    tokens, ends = found.keys.new_empty(count, kept), values.new_empty(count)
+    gpu.operators().best(count, *_given(found, kept, rules, values, tokens, ends))
     return values, tokens, ends
 
 

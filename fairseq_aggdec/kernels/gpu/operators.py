@@ -41,6 +41,13 @@ _ATTENTION = """(
     int blocks, int precision, int width, int heads, int size, int keys, int query_step, int row_step, int key_step,
     int value_step, int mask_row, int mask_slot, int words, int span, float scale, Tensor queries, Tensor(a!) kept,
     Tensor? at, Tensor? last, Tensor? bits, Tensor? mask, Tensor(b!) out) -> ()"""
+_BEAM_STEP = """(
+    int blocks, int width, int each, int eos, int pad, int prefix, int length, int sights, int end, int bytes,
+    int room, int parts, int types, int precision, int unk, float unk_penalty, Tensor? logits, Tensor? found,
+    Tensor? keys, Tensor clock, Tensor? values, Tensor? tokens, Tensor? ends, Tensor forced, Tensor? lengths,
+    Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds, Tensor(f!) count,
+    Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
+    Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()"""
 # The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
 SCHEMAS = {
     "begin": """(
@@ -65,18 +72,18 @@ SCHEMAS = {
     "largest": "(int blocks, int types, int precision, Tensor logits, Tensor(a!) tokens) -> ()",
     "leaders": _CANDIDATES,
     "best": _CANDIDATES,
-    "beam_step": """(
-        int blocks, int width, int each, int eos, int pad, int prefix, int length, int sights, int end, int bytes,
-        int room, Tensor clock, Tensor values, Tensor tokens, Tensor ends, Tensor forced, Tensor? lengths,
-        Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds, Tensor(f!) count,
-        Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
-        Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()""",
+    "beam_step": _BEAM_STEP,
+    "best_step": _BEAM_STEP,
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
     "cross_attend": """(
         int blocks, int precision, int slots, int heads, int size, int width, int keys, int row_step, int key_step,
         int value_step, int mask_row, float eps, float share, float scale, Tensor x, Tensor weight, Tensor? bias,
         Tensor gain, Tensor shift, Tensor memory, Tensor? mask, Tensor(a!)? kept, Tensor(b!) out) -> ()""",
+    "logits": """(
+        int blocks, int precision, int slots, int channels, int types, int parts, int each, int pad, int unk, int eos,
+        float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor gain, Tensor shift, Tensor(a!) kept,
+        Tensor(b!) y, Tensor(c!)? seen) -> ()""",
     "product": """(
         int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
         float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift,
@@ -99,11 +106,13 @@ THREADS = {
     "judge": 128,
     "largest": 1024,
     "leaders": 256,
-    "best": 128,
-    "beam_step": 128,
+    "best": 32,
+    "beam_step": 512,
+    "best_step": 512,
     "attend": 128,
     "attend_slots": 128,
     "cross_attend": 256,
+    "logits": 256,
     "product": 256,
     "layer_norm": 32,
 }
@@ -113,14 +122,18 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("hear", "follow"), "chain"),
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
     "cross_attend": "cross",
+    "logits": "logits",
     **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
-    **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
+    **dict.fromkeys(("leaders", "best", "beam_step", "best_step"), "beam"),
     **dict.fromkeys(("product", "layer_norm"), "products"),
 }
 # Files that are compiled for one precision at a time.
-BY_PRECISION = {"attention", "chain", "cross", "embedding", "products"}
+BY_PRECISION = {"attention", "chain", "cross", "embedding", "logits", "products"}
 # Files with kernels of every loop.
-EVERY_LOOP = "products", "vocabulary", "attention", "cross", "embedding", "bookkeeping"
+EVERY_LOOP = (
+    *("products", "vocabulary", "attention", "cross", "logits", "embedding"),
+    "bookkeeping",
+)
 # Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and there are
 # BUSY blocks at most, which keep a GPU busy.
 PART, BUSY = 2048, 264

@@ -11,24 +11,17 @@ number on the host; tests/plain_beam_search.py is the reference.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
-from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.kernels.gpu.largest import candidates
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.rules import end_banned, repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.transfer import send_into, to_device
-
-# What the fused kernels know: beams, and precisions of a mask.
-MOST_BEAM = 32
-MASKS = torch.float32, torch.float16, torch.bfloat16
 
 
 class BeamWindow(GridWindow):
@@ -266,118 +259,6 @@ class BeamBoard:
             written = self.written[:rows]
             written.copy_(written.gather(1, parents.unsqueeze(2).expand_as(written)))
             written.index_copy_(2, depth + 1, words.unsqueeze(2))
-
-
-class FusedBoard(BeamBoard):
-    """Finds the continuations in two launches where n-grams may repeat, and chooses in one, of beams up to 32.
-
-    Attributes:
-        places: (S, W) int64, where the keys and values of the next tokens will be.
-    """
-
-    def __init__(self, room: tuple[int, int], options: Options, prefix: int, like: Tensor):
-        super().__init__(room, options, prefix, like)
-        self.places = self.slots.repeat(room[0], 1)
-
-    def set(self, limits: Limits, start: int, prefixes: Sequence[Sequence[int]]) -> None:
-        super().set(limits, start, prefixes)
-        self.places.copy_(self.slots.expand_as(self.places))
-        self.sight.diagonal(dim1=1, dim2=2).zero_()
-
-    def window(self, shape: Shape) -> BeamWindow:
-        rows, _, end = shape
-        tokens, places = self.tokens[:rows].flatten(), self.places[:rows].flatten()
-        return BeamWindow(tokens, places, shape, self.depths[:1], self.sight[:rows, :, :end])
-
-    def take(self, rows: int, end: int, logits: Tensor) -> None:
-        readable = logits.dtype in gpu.PRECISIONS and logits.is_contiguous()
-        if readable and self.written is None:
-            found = self._best(rows, logits)
-        else:
-            found = self._continuations(rows, logits.float(), self._forced(rows))
-        written, sight = self.written, self.sight
-        options, lengths = self.options, self.lengths if self.options.match_source_len else None
-        gpu.operators().beam_step(
-            *(rows, options.beam_size, found[0].size(2) + 1, options.eos, options.pad, self.prefix),
-            *(self.room[1], sight.size(2), end, sight.element_size()),
-            *(0 if written is None else written.size(2), self.clock, *found, self.forced, lengths),
-            *(self.depths, self.places, self.tokens, self.sums, self.rounds, self.count),
-            *(self.flags, self.words, self.parents, self.totals, self.nodes, self.ends),
-            *(sight, written),
-        )
-
-    def _best(self, rows: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """:meth:`_continuations`, of equal logits the first; behind those that have a chance is padding."""
-        options, beam = self.options, self.options.beam_size
-        symbols = options.pad, options.unk, options.eos, options.unk_penalty
-        rules = beam, self.prefix, *symbols, self.clock, self.depths, self.forced
-        kept = min(beam, logits.size(1))
-        values, tokens, ends = candidates(logits, kept, rules)
-        return values.view(rows, beam, kept), tokens.view(rows, beam, kept), ends.view(rows, beam)
-
-
-def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor) -> BeamBoard:
-    """A board of the fused kernels where they run, else of PyTorch's operators."""
-    known = options.beam_size <= MOST_BEAM and like.dtype in MASKS
-    fused = known and gpu.usable(like.device, chooses_alike)
-    return (FusedBoard if fused else BeamBoard)(room, options, prefix, like)
-
-
-@gpu.tries("beam_step", "leaders", "best")
-def chooses_alike(device: torch.device) -> bool:
-    """Tells whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
-    chance = torch.Generator().manual_seed(7)
-    # Steps, beam, places that are read: those of a captured step, and as many as end inside a word of the mask.
-    return all(
-        _step_alike(device, dtype, no_repeat, chance, *sizes)
-        for dtype, no_repeat in itertools.product(MASKS, (0, 2))
-        for sizes in (((4, 4, 64),) if no_repeat else ((8, 4, 64), (2, 5, 15)))
-    )
-
-
-def _step_alike(
-    device: torch.device,
-    dtype: torch.dtype,
-    no_repeat: int,
-    chance: torch.Generator,
-    steps: int,
-    beam: int,
-    end: int,
-) -> bool:
-    types, rows = gpu.PART + 9, 2 * beam  # more than one part
-    options = Options(
-        *(2, 1, 3, beam, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False),
-        *(no_repeat, frozenset(), None, False),
-    )
-    like = torch.zeros(1, dtype=dtype, device=device)
-    boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
-    for board in boards:
-        board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
-        board.window(Shape(2, beam, end))
-    for _ in range(steps):
-        # Eleven tokens and </s> are likely, none as likely as another.
-        likely = torch.rand(rows, types, generator=chance).topk(12).indices
-        likely[::2, -1] = options.eos
-        logits = torch.randn(rows, types, generator=chance).clamp_(max=1.0)
-        sums = torch.rand(rows, 12, generator=chance).add_(0.2).cumsum(1).add_(2)
-        logits = logits.scatter_(1, likely, sums.roll(3, 1)).to(device, dtype)
-        for board in boards:
-            board.take(2, end, logits.clone())
-            board.window(Shape(2, beam, end))
-        plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
-        if not all(torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, own, strict=True)):
-            return False
-    return True
-
-
-def _decided(board: BeamBoard) -> list[Tensor]:
-    """Hides all but what counts on a board after a step: what a slot without a hypothesis holds does not."""
-    ended, never = board.sums.isinf(), board.totals.isinf()
-    slots = [board.tokens, board.sight] + ([] if board.written is None else [board.written])
-    now = [x.view(*ended.shape, -1).masked_fill(ended.unsqueeze(2), 0) for x in slots]
-    history = [x.masked_fill(never, 0) for x in (board.words, board.parents)]
-    numbers = board.rounds, board.count, board.flags, board.sums, board.totals
-    return [*numbers, board.nodes[:, 1:], board.ends[:, 1:], *now, *history]
 
 
 def _ranked(sums: Tensor, count: int) -> tuple[Tensor, Tensor]:

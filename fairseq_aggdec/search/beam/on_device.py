@@ -16,7 +16,8 @@ from torch import Tensor
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.ahead import AheadLoop
-from fairseq_aggdec.search.beam.board import BeamBoard, board_for
+from fairseq_aggdec.search.beam.board import BeamBoard
+from fairseq_aggdec.search.beam.fused import board_for
 from fairseq_aggdec.search.beam.tree import ROOT, Ending, SearchedTree, Tree
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.compiled.searches import Outputs

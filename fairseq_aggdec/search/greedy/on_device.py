@@ -111,6 +111,6 @@ class DeviceLoop(AheadLoop):
             block = drafter.block(board, rows.owners, rows, shape)
         asked = self.books.begin(board, rows, block, drafter)
         window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
-        output = self.verifier.read(window, in_fp32=False)
+        output = self.verifier.read(window, in_fp32=False, symbols=self.books.symbols)
         features = output.features[0] if block is not None and drafter.reads_features else None
-        self.books.end(board, rows, asked, output.logits, features)
+        self.books.end(board, rows, asked, output.logits, features, parts=output.parts)

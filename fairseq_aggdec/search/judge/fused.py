@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu.logits import WORDS_SEEN, Symbols
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact, split
 from fairseq_aggdec.search.board import ENDED, Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -17,8 +18,8 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into
 
-# What the kernels have room for: slots of a row, and words of 4 bytes that are known of a part of a position's logits.
-MOST_SLOTS, WORDS_SEEN = 128, 5
+# What the kernels have room for: slots of a row.
+MOST_SLOTS = 128
 MOST_PLACES = 4096  # of an output whose n-grams may not repeat
 
 
@@ -32,6 +33,14 @@ def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookk
 
 class FusedBookkeeping(Bookkeeping):
     """Takes exact and top-beta acceptance, with a least number of tokens or none."""
+
+    @property
+    def symbols(self) -> Symbols | None:
+        # Tokens likelier than a drafted one are counted for others than the first; what repeats is hidden before.
+        rules, (_, accept) = self.rules, split(self.accept)
+        counts = isinstance(accept, TopBeta) and accept.beta > 1
+        counts = counts or bool(rules.no_repeat_ngram_size)
+        return None if counts else Symbols(rules.pad, rules.unk, rules.eos)
 
     def begin(
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
@@ -52,6 +61,7 @@ class FusedBookkeeping(Bookkeeping):
         logits: Tensor,
         features: Tensor | None,
         alone: bool = False,
+        parts: Tensor | None = None,
     ) -> None:
         count, width = asked.shown.shape
         precision = gpu.PRECISIONS.get(logits.dtype)
@@ -66,11 +76,13 @@ class FusedBookkeeping(Bookkeeping):
         if length is None:
             features = None
         units = board.features.size(1) * board.features.element_size() // 2
-        parts = gpu.parts(count * width, logits.size(1))
-        seen = shown.new_empty(count * width * parts, WORDS_SEEN, dtype=torch.int32)
+        seen = parts
+        if seen is None:
+            shape = count * width, gpu.parts(count * width, logits.size(1)), WORDS_SEEN
+            seen = shown.new_empty(shape, dtype=torch.int32)
         hidden = seen.new_empty(count * width, WORDS_SEEN) if rules.no_repeat_ngram_size else None
         given = (
-            *(width, board.room[1], parts, logits.size(1), board.width, precision),
+            *(width, board.room[1], seen.size(1), logits.size(1), board.width, precision),
             *(rules.pad, rules.unk, rules.eos, rules.unk_penalty, int(rules.free_end)),
             *(rules.no_repeat_ngram_size, -1 if alone else sure, beta, tolerance),
             *(rows.owners, board.prefix, logits, shown, outputs, length, seen, hidden),
@@ -79,7 +91,8 @@ class FusedBookkeeping(Bookkeeping):
         )
         if hidden is not None:
             gpu.operators().ban(count * width, *given)
-        gpu.operators().look(count * width * parts, *given)
+        if parts is None:
+            gpu.operators().look(count * width * seen.size(1), *given)
         gpu.operators().judge(count, *given)
 
 

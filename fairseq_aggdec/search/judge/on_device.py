@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu.largest import first_largest
+from fairseq_aggdec.kernels.gpu.logits import Symbols
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
 from fairseq_aggdec.search.board import Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -43,6 +44,11 @@ class Bookkeeping:
 
     rules: Rules
     accept: Acceptance
+
+    @property
+    def symbols(self) -> Symbols | None:
+        """Tokens without which the parts of the logits are to be looked at before :meth:`end`; None: they are not."""
+        return None
 
     def begin(
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
@@ -76,6 +82,7 @@ class Bookkeeping:
         logits: Tensor,
         features: Tensor | None,
         alone: bool = False,
+        parts: Tensor | None = None,
     ) -> None:
         """Judges the window and commits the result to the board.
 
@@ -84,6 +91,7 @@ class Bookkeeping:
             logits: (R W, V) of the verifier, in its precision; changed in place.
             features: (R W, C) that the drafter will read; None: it reads none.
             alone: a drafter decodes without a verifier: every chosen token is committed, up to ``</s>``.
+            parts: what is known of the logits, see :class:`~fairseq_aggdec.windows.window.DecoderOutput`.
         """
         shown, outputs, length = asked
         logits = logits.float()

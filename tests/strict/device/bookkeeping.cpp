@@ -21,6 +21,8 @@ static inline void __syncthreads() {}
 // What shared.h has for a GPU's numbers and warps.
 constexpr int LANES = 1;
 
+static inline void warp_meets() {}
+
 struct Half;
 struct Bfloat;
 
@@ -83,6 +85,7 @@ static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 #include "beam.cu"
 #include "products.cu"
 #include "cross.cu"
+#include "logits.cu"
 
 template <typename Parameters>
 static void run(void (*kernel)(Parameters), const void* parameters, Int blocks) {
@@ -110,8 +113,10 @@ RUN(largest, Largest)
 RUN(leaders, Candidates)
 RUN(best, Candidates)
 RUN(beam_step, BeamStep)
+RUN(best_step, BeamStep)
 RUN(attend, Attention)
 RUN(attend_slots, Attention)
 RUN(cross_attend, CrossAttention)
+RUN(logits, Logits)
 RUN(product, Product)
 RUN(layer_norm, Norm)

@@ -3,6 +3,7 @@
 //   leaders    the likeliest tokens of each part of a hypothesis's logits, in the precision that they have
 //   best       those of the whole vocabulary, with log-probabilities; the twin of BeamBoard._continuations
 //   beam_step  which candidates end and which go on; the twin of BeamBoard._choose
+//   best_step  both in one: a block has all hypotheses of a row, so that nothing but the board goes through memory
 //
 // R rows of the grid, each a sentence of W hypotheses; K continuations of each but for </s>. The board is that of
 // search/beam/board.py. A hypothesis's V logits are read in P parts, by as many blocks: few hypotheses have many parts.
@@ -10,6 +11,7 @@
 #include "shared.h"
 
 constexpr int MOST_BEAM = 32, MOST_KEYS = 512;
+constexpr int STEP_THREADS = 512;  // of a block that has all hypotheses of a row: up to 1,056 scores are ranked
 
 typedef unsigned long long Key;
 
@@ -155,39 +157,64 @@ struct LogProbability {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS) best(const Candidates p) {
-    __shared__ Key keys[MOST_KEYS], first[MOST_BEAM];
-    const Int place = blockIdx.x;
-    const int kept = (int)p.kept, count = (int)p.parts * kept;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) keys[i] = p.keys[place * count + i];
-    for (int i = threadIdx.x; i < kept; i += blockDim.x) first[i] = 0;
-    Exponentials sums{-INFINITY, 0};
-    for (Int part = threadIdx.x; part < p.parts; part += blockDim.x) sums = JoinExponentials()(sums, p.sums[place * p.parts + part]);
-    const LogProbability value{p, {p.logits, p.precision, place, p.types}, joined(sums, JoinExponentials())};
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-        const Key key = keys[i];
-        int rank = key ? 0 : kept;
-        for (int j = 0; j < count && rank < kept; ++j) rank += keys[j] > key;
-        if (rank < kept) first[rank] = key;
+constexpr int OF_LANE = MOST_KEYS / LANES;  // keys that a lane holds
+constexpr int IN_TURN = 128;                // parts of which a warp joins one by one what its lanes have joined
+
+struct LargerKey {
+    __device__ Key operator()(Key a, Key b) const { return a < b ? b : a; }
+};
+
+// A warp finds the likeliest tokens of a hypothesis. Its last step may be read by all lanes: `sums` is shared.
+__device__ inline void best_of(const Candidates& p, Int place, Int row, Exponentials& sums, float* values, Int* tokens, float* ends) {
+    const int kept = (int)p.kept, count = (int)p.parts * kept, lane = (int)threadIdx.x % LANES;
+    Key mine[OF_LANE];
+#pragma unroll
+    for (int i = 0; i < OF_LANE; ++i) mine[i] = lane + i * LANES < count ? p.keys[place * count + lane + i * LANES] : 0;
+    Exponentials all{-INFINITY, 0};
+    for (int from = 0; from < IN_TURN && from < p.parts; from += LANES) {
+        Exponentials own{-INFINITY, 0};
+        for (Int part = from + lane; part < p.parts; part += IN_TURN) own = JoinExponentials()(own, p.sums[place * p.parts + part]);
+        all = JoinExponentials()(all, joined_lanes(own, JoinExponentials()));
     }
-    __syncthreads();
-    const Int given = p.prefix ? forced_token(p, blockIdx.x / (unsigned)p.width) : p.pad;
-    for (int i = threadIdx.x; i < kept; i += blockDim.x) {
-        const Int token = given != p.pad ? given : token_of(first[i]);
-        const bool there = given != p.pad ? i == 0 && given != p.eos : first[i] != 0;
-        p.tokens[place * kept + i] = there ? token : p.pad < 0 ? 0 : p.pad;
-        p.values[place * kept + i] = !there                                   ? -INFINITY
-                                     : given != p.pad || token == p.unk ? value(token)
-                                                                        : value.of(logit_of(first[i]), token);
+    if (lane == 0) sums = all;
+    warp_meets();
+    const LogProbability value{p, {p.logits, p.precision, place, p.types}, sums};
+    const Int given = p.prefix ? forced_token(p, row) : p.pad;
+    Key last = ~(Key)0;
+    for (int i = 0; i < kept; ++i) {
+        Key key = 0;
+#pragma unroll
+        for (int j = 0; j < OF_LANE; ++j) key = mine[j] < last && mine[j] > key ? mine[j] : key;
+        last = key = joined_lanes(key, LargerKey());
+        const Int token = given != p.pad ? given : token_of(key);
+        const bool there = given != p.pad ? i == 0 && given != p.eos : key != 0;
+        if (lane != 0) continue;
+        tokens[i] = there ? token : p.pad < 0 ? 0 : p.pad;
+        values[i] = !there                               ? -INFINITY
+                    : given != p.pad || token == p.unk ? value(token)
+                                                       : value.of(logit_of(key), token);
     }
-    if (threadIdx.x == 0 && p.eos >= 0) p.ends[place] = value(p.eos);
+    if (lane == 0 && p.eos >= 0) *ends = value(p.eos);
 }
 
-// A block for each row. Each hypothesis has K + 1 continuations, of which the last is </s>.
+extern "C" __global__ void __launch_bounds__(32) best(const Candidates p) {
+    __shared__ Exponentials sums;
+    const Int place = blockIdx.x;
+    if (threadIdx.x >= LANES) return;  // in C++ a thread is a warp
+    best_of(p, place, blockIdx.x / (unsigned)p.width, sums, p.values + place * p.kept, p.tokens + place * p.kept, p.ends + place);
+}
+
+// Of `beam_step` and `best_step`, with a block for each row. Each hypothesis has K + 1 continuations, of which the last is
+// </s>. `best_step` has what `leaders` found in place of the first three.
 struct BeamStep {
     Int blocks, width, each, eos, pad, prefix;
     Int length, sights, end;  // T; places of a mask, of which `end` count, whole words of 16 bytes
     Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
+    Int parts, types, precision, unk;  // P, V; of the logits
+    double unk_penalty;
+    const void* logits;   // (R W, V), or none
+    Exponentials* found;  // (R W, P), or none
+    Key* keys;            // (R W, P, K), or none
     const Int* clock;
     const float* values;  // (R, W, K)
     const Int* tokens;    // (R, W, K)
@@ -267,7 +294,41 @@ __device__ void follow_parents(Number* rows, const Int* parents, int width, Int 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const BeamStep p) {
+// What may follow the hypotheses of a row, in the memory of the block.
+struct Following {
+    float values[MOST_BEAM * MOST_BEAM];
+    Int tokens[MOST_BEAM * MOST_BEAM];
+    float ends[MOST_BEAM];
+    Exponentials sums[MOST_BEAM];
+};
+
+// A warp for each hypothesis.
+__device__ inline void find(const BeamStep& p, Int row, Following& found) {
+    Candidates own{};
+    own.kept = p.each - 1;
+    own.parts = p.parts;
+    own.types = p.types;
+    own.precision = p.precision;
+    own.prefix = p.prefix;
+    own.pad = p.pad;
+    own.unk = p.unk;
+    own.eos = p.eos;
+    own.unk_penalty = p.unk_penalty;
+    own.clock = p.clock;
+    own.depths = p.depths;
+    own.forced = p.forced;
+    own.logits = p.logits;
+    own.sums = p.found;
+    own.keys = p.keys;
+    for (int slot = (int)threadIdx.x / LANES; slot < p.width; slot += (int)blockDim.x / LANES) {
+        const int first = slot * (int)own.kept;
+        best_of(own, row * p.width + slot, row, found.sums[slot], found.values + first, found.tokens + first, found.ends + slot);
+    }
+    __syncthreads();
+}
+
+// The continuations are those of the row: (W, K) each, and (W,).
+__device__ inline void step_on(const BeamStep& p, const float* values, const Int* tokens, const float* ends) {
     __shared__ double scores[MOST_BEAM * (MOST_BEAM + 1)];
     __shared__ int ranked[2 * MOST_BEAM];
     __shared__ Chosen chosen;
@@ -286,9 +347,9 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
         const double sum = sums[slot];
         float gain = -INFINITY;
         if (at < others) {
-            if (rules.others) gain = p.values[(first + slot) * others + at];
+            if (rules.others) gain = values[slot * others + at];
         } else {
-            const float end = p.ends[first + slot];
+            const float end = ends[slot];
             if (rules.end) gain = rules.free ? 0 : end;
             unknown += sum > -INFINITY && end != end;
         }
@@ -317,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
 #pragma unroll 1
     for (int slot = own; slot < width; slot += threads) {
         const Int at = (row * p.length + depth) * width + slot, parent = chosen.parents[slot], which = chosen.words[slot];
-        const Int word = which < others ? p.tokens[(first + parent) * others + which] : p.eos;
+        const Int word = which < others ? tokens[parent * others + which] : p.eos;
         p.last[first + slot] = p.words[at] = word;
         p.parents[at] = parent;
         sums[slot] = p.totals[at] = on ? chosen.sums[slot] : -INFINITY;
@@ -349,4 +410,15 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const B
     Int* written = p.written + first * p.room;
     follow_parents(written, chosen.parents, width, p.room, (int)depth + 1, stage);
     for (int slot = own; slot < width; slot += threads) written[slot * p.room + depth + 1] = p.last[first + slot];
+}
+
+extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) beam_step(const BeamStep p) {
+    const Int first = blockIdx.x * p.width;
+    step_on(p, p.values + first * (p.each - 1), p.tokens + first * (p.each - 1), p.ends + first);
+}
+
+extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) best_step(const BeamStep p) {
+    __shared__ Following found;
+    find(p, blockIdx.x, found);
+    step_on(p, found.values, found.tokens, found.ends);
 }

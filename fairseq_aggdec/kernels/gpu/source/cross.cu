@@ -33,13 +33,15 @@ __device__ void ask(const Product& p, Common& common, int top, int head, int siz
     using Asked = Multiplied<Number, sizeof(Number) == 2 ? 8 : 4, true>;
     Asked asked(p, common, top, head * size);
     const int end = (head + 1) * size, first = head * size;
-    asked.load_weights(asked.warp);
+    asked.load_weights(asked.warp, first);
     asked.load_inputs(asked.warp);
     asked.normalise(asked.warp);
     for (int from = first;;) {
         float biases[Asked::ITEMS];
         asked.load_biases(biases);
         asked.multiply(asked.warp);
+        asked.share();
+        __syncthreads();
         asked.gather([&](int item, int row, int output, float y) {
             Number narrowed;
             narrow(y + biases[item], narrowed);
@@ -49,7 +51,7 @@ __device__ void ask(const Product& p, Common& common, int top, int head, int siz
         from += asked.tiles * TILE_OUTPUTS;
         if (from >= end) break;
         asked.take_up(from);
-        asked.load_weights(asked.warp);
+        asked.load_weights(asked.warp, from);
     }
 }
 

@@ -23,13 +23,11 @@
 constexpr int LANES_HELD = 1;
 #define UNROLLED _Pragma("unroll")
 __device__ inline int lane_of(int) { return threadIdx.x % LANES; }
-__device__ inline void warp_meets() { __syncwarp(); }
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
 #else
 constexpr int LANES_HELD = 32;
 #define UNROLLED
 static inline int lane_of(int held) { return held; }
-static inline void warp_meets() {}
 static inline float inverse_root(float x) { return 1 / sqrtf(x); }
 #endif
 
@@ -248,10 +246,12 @@ struct Multiplied {
         take_up(output);
     }
 
+    __device__ int end_of(int first) const { return static_cast<int>(least(outputs, first + TILE_OUTPUTS * tiles)); }
+
     // The tiles from an output on are the next ones.
     __device__ void take_up(int output) {
         first = output;
-        end = static_cast<int>(least(outputs, first + TILE_OUTPUTS * tiles));
+        end = end_of(first);
         UNROLLED for (int tile = 0; tile < TILES; ++tile) {
             UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
                 UNROLLED for (int i = 0; i < 4; ++i) sums[tile][held][i] = 0;
@@ -284,12 +284,13 @@ struct Multiplied {
         return row < count ? static_cast<const Number*>(all) + start + place : nullptr;
     }
 
-    // Loads weights, and those of the norm. They come first: the kernel before has nothing to do with them.
-    __device__ void load_weights(int base) {
+    // Loads the weights of the tiles from an output on, and those of the norm. They come first: the kernel before has nothing to do with them.
+    __device__ void load_weights(int base, int first) {
         const Number *weight[TILES][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
+        const int last = end_of(first);
         lanes(base, [&](int held, int g, int place, bool) {
             UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, end, place);
+                weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, last, place);
             }
             gain[held] = static_cast<const Number*>(p.gain) + place;
             shift[held] = static_cast<const Number*>(p.shift) + place;
@@ -385,9 +386,8 @@ struct Multiplied {
         });
     }
 
-    // Adds up what all warps have. Calls with every number of the tiles: item, row, output, number.
-    template <typename Take>
-    __device__ void gather(Take take) {
+    // Puts the sums of the own warp where the others find them.
+    __device__ void share() {
         UNROLLED for (int tile = 0; tile < TILES; ++tile) {
             UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
                 const int g = lane_of(held) / 4, t = lane_of(held) % 4;
@@ -397,7 +397,11 @@ struct Multiplied {
                 }
             }
         }
-        __syncthreads();
+    }
+
+    // Adds up what all warps have shared. Calls with every number of the tiles: item, row, output, number.
+    template <typename Take>
+    __device__ void gather(Take take) const {
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
             if (i >= COUNT || row >= rows || output >= end) continue;
@@ -410,7 +414,7 @@ struct Multiplied {
     }
 
     __device__ void run() {
-        load_weights(warp);
+        load_weights(warp, first);
         load_inputs(warp);
         float biases[ITEMS], added[ITEMS];
         load_biases(biases);
@@ -424,9 +428,11 @@ struct Multiplied {
             multiply(base);
             base += DEPTH * warps;
             if (base - warp >= chunks) break;
-            load_weights(base);
+            load_weights(base, first);
             load_inputs(base);
         }
+        share();
+        __syncthreads();
         gather([&](int item, int row, int output, float y) {
             y += biases[item];
             if (p.relu && y < 0) y = 0;
@@ -459,7 +465,7 @@ struct Multiply {
     }
 };
 
-#ifndef PARTS_ONLY  // cross.cu takes what is above
+#ifndef PARTS_ONLY  // cross.cu and logits.cu take what is above
 
 extern "C" __global__ void __launch_bounds__(32 * PRODUCT_WARPS, 1) product(const Product p) {
     __shared__ Common common;

@@ -46,6 +46,8 @@ struct Bfloat {
 #ifdef __CUDACC__  // the tests have the same for C++, where every thread is alone
 constexpr int LANES = 32;  // threads of a warp
 
+__device__ inline void warp_meets() { __syncwarp(); }
+
 // What the lane has whose number differs from the own one in these bits; words of 4 bytes. All lanes call it.
 template <typename Value>
 __device__ inline Value of_lane(const Value& mine, int bits) {

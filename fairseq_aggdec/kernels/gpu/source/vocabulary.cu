@@ -9,6 +9,8 @@
 // R rows of the grid, W slots of each, S sentences; sentence S is none and has ended. `room` is T, the columns of the
 // tokens on the board. A position's V logits are read in P parts, by as many blocks: few positions have many parts.
 
+#pragma once
+
 #include "shared.h"
 
 constexpr int MOST_VERDICTS = 128, MOST_PLACES = 4096;
@@ -49,6 +51,8 @@ struct Judgement {
     Int units;                       // C in units of 2 bytes
 };
 
+__device__ inline Seen nothing_seen(Int types) { return {-INFINITY, (int)types, -INFINITY, 0, 0}; }
+
 struct JoinSeen {
     __device__ Seen operator()(Seen a, const Seen& b) const {
         if (goes_before(b.best, b.at, a.best, a.at)) {
@@ -69,6 +73,25 @@ __device__ inline Int drafted_behind(const Judgement& p, Int place, Int row) {
     return p.length && p.sure >= 0 && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
 }
 
+// Adds the logits of a group to what was seen; own: the logit of the drafted token, or more than any.
+__device__ inline void look_at(Seen& seen, const Row& logits, Int group, float own, Int pad, Int unk, Int eos) {
+    float x[8];
+    const int first = (int)logits.read(group, x);
+    add_exponentials(x, seen.most, seen.sum);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int token = first + i;
+        if (x[i] <= seen.best && x[i] <= own) continue;
+        if (token == pad || token == unk || token == eos) continue;
+        seen.ahead += x[i] > own;
+        if (goes_before(x[i], token, seen.best, seen.at)) {
+            seen.best = x[i];
+            seen.at = token;
+        }
+    }
+}
+
+#ifndef PARTS_ONLY  // logits.cu takes what is above
 // The only token that may be written at an output index, padding where there is none.
 __device__ inline Int forced_at(const Judgement& p, Int owner, Int output) {
     const bool over = output >= p.numbers[owner * COLUMNS + END];
@@ -86,7 +109,7 @@ struct Output {
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement p) {
     __shared__ unsigned char same[MOST_PLACES];
     const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
-    Seen hidden{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    Seen hidden = nothing_seen(p.types);
     if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
         const Row logits(p.logits, p.precision, place, p.types);
         const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
@@ -124,24 +147,11 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Judgement
         const Int token = drafted_behind(p, place, row);
         if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
     }
-    Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    Seen seen = nothing_seen(p.types);
     const unsigned groups = (unsigned)logits.groups(), each = (groups + parts - 1) / parts;
     const Int end = least(groups, (part + 1) * each);
     for (Int group = (Int)part * each + threadIdx.x; group < end; group += blockDim.x) {
-        float x[8];
-        const int first = (int)logits.read(group, x);
-        add_exponentials(x, seen.most, seen.sum);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int token = first + i;
-            if (x[i] <= seen.best && x[i] <= own) continue;
-            if (token == p.pad || token == p.unk || token == p.eos) continue;
-            seen.ahead += x[i] > own;
-            if (goes_before(x[i], token, seen.best, seen.at)) {
-                seen.best = x[i];
-                seen.at = token;
-            }
-        }
+        look_at(seen, logits, group, own, p.pad, p.unk, p.eos);
     }
     seen = joined(seen, JoinSeen());
     if (threadIdx.x == 0) p.seen[blockIdx.x] = seen;
@@ -158,7 +168,7 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     const Int place = row * p.width + slot, owner = p.owners[row];
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Row logits(p.logits, p.precision, place, p.types);
-    Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    Seen seen = nothing_seen(p.types);
     for (Int part = threadIdx.x % LANES; part < p.parts; part += LANES) seen = JoinSeen()(seen, p.seen[place * p.parts + part]);
     seen = joined_lanes(seen, JoinSeen());
     if (threadIdx.x % LANES != 0) return;
@@ -273,3 +283,4 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) largest(const Largest
     // Of nothing but -inf the first.
     if (threadIdx.x == 0) p.tokens[blockIdx.x] = leader.best == -INFINITY ? 0 : leader.at;
 }
+#endif

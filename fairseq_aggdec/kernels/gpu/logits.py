@@ -1,0 +1,121 @@
+"""Logits of few slots of a GPU, with the norm before them, in one launch: ``source/logits.cu``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, tries
+from fairseq_aggdec.kernels.gpu.products import MOST_NORMED, Norm, product
+
+WORDS_SEEN = 5  # of 4 bytes, what is known of a part of a slot's logits
+ROWS, GROUP = 16, 8  # slots of a block, logits that are read at once
+FEWEST, MOST = 4, 32  # groups of a part: the block's tiles are full, a lane of a warp has one
+PROCESSORS = 132  # of a GPU, each of which has one block at a time
+
+
+class Symbols(NamedTuple):
+    """Tokens that rules may change: padding, the unknown word, ``</s>``."""
+
+    pad: int
+    unk: int
+    eos: int
+
+
+def groups_of_a_part(types: int) -> int:
+    """How many groups of eight logits a block computes: at most 32, and all processors of a GPU get as many blocks."""
+    groups = -(-types // GROUP)
+    turns = -(-groups // (PROCESSORS * MOST))
+    return -(-groups // -(-groups // max(FEWEST, -(-groups // (PROCESSORS * turns)))))
+
+
+def logits(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Norm,
+    symbols: Symbols | None = None,
+    each: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``norm(x) W^T + b``.
+
+    Args:
+        x: (N, C).
+        weight, bias: W as (C, V), transposed in memory; b (V,), None: nothing is added.
+        norm: of C channels.
+        symbols: given where it is wanted what the parts of the logits come to.
+        each: groups of eight logits of a part; None: as many as keep a GPU busy.
+
+    Returns:
+        the logits (N, V), ``norm(x)`` (N, C), and what the kernel ``look`` would find in each of P parts, (N, P, 5)
+        int32; None: not wanted, or V is no multiple of 8.
+    """
+    (slots, channels), types = x.shape, weight.size(1)
+    each = each or groups_of_a_part(types)
+    parts = -(-types // (GROUP * each))
+    y, kept, seen = x.new_empty(slots, types), torch.empty_like(x), None
+    if symbols is not None and types % GROUP == 0:
+        seen = x.new_empty(slots, parts, WORDS_SEEN, dtype=torch.int32)
+    operators().logits(
+        *(parts * -(-slots // ROWS), PRECISIONS[x.dtype], slots, channels, types, parts, each),
+        *(symbols or (-1, -1, -1)),
+        *(norm.eps, 1 / channels, x, weight.t(), bias, *norm[:2], kept, y, seen),
+    )
+    return y, kept, seen
+
+
+@tries("logits")
+def projects_alike(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tells whether the kernel gives in a precision what those give in whose place it runs, bit for bit."""
+    # Slots of two blocks, inputs of every chunk, parts of several turns of which the last is short.
+    sizes = (1, 64, 40, 3), (17, 512, 1072, 27), (2, 1024, 1024, 32), (3, 64, 43, 3)
+    return all(
+        alike(dtype, device, *size, biased=size[0] > 1)
+        for size in sizes
+        if size[1] <= MOST_NORMED[dtype]
+    )
+
+
+def alike(
+    dtype: torch.dtype,
+    device: torch.device,
+    slots: int,
+    channels: int,
+    types: int,
+    each: int,
+    biased: bool = False,
+    seed: int = 7,
+) -> bool:
+    """Tells whether the kernel gives for random numbers what ``product`` and ``look`` give.
+
+    Args:
+        dtype, device: of the numbers.
+        slots, channels, types, each: N, C, V, groups of a part.
+        biased: the product has a bias.
+        seed: of the numbers.
+    """
+    own = torch.Generator().manual_seed(seed)
+    made = torch.randn(slots + 2, channels, generator=own).to(device, dtype)
+    weight = torch.randn(types, channels, generator=own).div_(channels**0.5).to(device, dtype)
+    bias = torch.randn(types, generator=own).to(device, dtype) if biased else None
+    x, norm, symbols = made[2:], Norm(made[0], made[1], 1e-5), Symbols(1, 3, 2)
+    found, kept, seen = logits(x, weight.t(), bias, norm, symbols, each)
+    normed = torch.empty_like(x)
+    wanted = product(x, weight.t(), bias, norm=norm, kept=normed)
+    same = torch.equal(found, wanted) and torch.equal(kept, normed)
+    return same and (seen is None or torch.equal(seen, _looked(wanted, seen, symbols)))
+
+
+def _looked(found: Tensor, like: Tensor, symbols: Symbols) -> Tensor:
+    """What ``look`` finds in as many parts of logits (N, V): (N, P, 5)."""
+    (slots, types), parts, seen = found.shape, like.size(1), torch.empty_like(like)
+    numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=found.device)
+    sizes = 1, 1, parts, types, 0, PRECISIONS[found.dtype]
+    operators().look(
+        *(slots * parts, *sizes, *symbols, 0.0, 0, 0, 0, 0, 0.0, numbers, numbers, found),
+        *(None, numbers, None, seen, None, *[numbers] * 2, numbers, *[numbers] * 4, None),
+        *(found, 0),
+    )
+    return seen
