@@ -35,7 +35,7 @@ from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
-from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
+from fairseq_aggdec.kernels.gpu.embedding import embeds_alike, places_alike
 from fairseq_aggdec.kernels.gpu.largest import finds_alike, ranks_alike
 from fairseq_aggdec.kernels.gpu.logits import projects_alike
 from fairseq_aggdec.kernels.gpu.operators import against
@@ -60,6 +60,7 @@ GPU_KERNELS: dict[str, tuple[Any, ...]] = {
     "drafts copied from texts": (copies_alike,),
     "slots of a drafter": (read_alike,),
     "embeddings of a window": (embeds_alike, *PRECISIONS),
+    "embeddings of sources": (places_alike, *PRECISIONS),
     "chain of a drafter": (follows_alike, *PRECISIONS),
     "largest logits": (finds_alike,),
     "likeliest tokens": (ranks_alike,),

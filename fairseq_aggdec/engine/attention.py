@@ -83,6 +83,11 @@ def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
     return out
 
 
+def reads_heads(size: int) -> bool:
+    """Tells whether the fused kernel knows heads of D numbers."""
+    return size % 8 == 0 and size <= WIDEST
+
+
 def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
     """Tells whether the fused kernel attends, on a GPU.
 
@@ -93,7 +98,7 @@ def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
         size: D.
     """
     known = isinstance(window, GridWindow) and like.dtype in PRECISIONS
-    if not known or size % 8 or size > WIDEST:
+    if not known or not reads_heads(size):
         return False
     few = window.width == 1 or window.rows * window.width * keys <= MOST_SCORES
     few = few and 3 * keys * like.size(-1) <= LARGEST  # numbers of a row, which the kernel counts
@@ -130,6 +135,24 @@ def attend_source(
     _, _, heads, keys, _ = memory.shape
     steps = memory.stride(1), memory.stride(3), memory.stride(0)
     _launch(q, memory, (keys, *steps), (width, heads), Sight(mask=mask), out, few)
+    return out
+
+
+def attend_all(qkv: Tensor, mask: Tensor, heads: int) -> Tensor:
+    """Attention of all tokens of a source to each other, in one launch.
+
+    Args:
+        qkv: (R L, 3C), queries, keys and values of R sources of L tokens.
+        mask: additive, (R, 1, 1, L).
+        heads: H.
+
+    Returns:
+        (R L, C)
+    """
+    length, channels = mask.size(3), qkv.size(1) // 3
+    out, step = qkv.new_empty(len(qkv), channels), qkv.size(1)
+    keys = length, length * step, step, channels
+    _launch(qkv, qkv[:, channels:], keys, (length, heads), Sight(mask=mask), out, FEW_BLOCKS)
     return out
 
 

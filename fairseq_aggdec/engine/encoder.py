@@ -10,7 +10,12 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fairseq_aggdec.engine.attention import attend_alone
+from fairseq_aggdec.engine.attention import (
+    attend_all,
+    attend_alone,
+    attends_alike,
+    reads_heads,
+)
 from fairseq_aggdec.engine.compiled import (
     PADDED,
     UNREADABLE,
@@ -21,11 +26,13 @@ from fairseq_aggdec.engine.compiled import (
 )
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.int8 import linear
-from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm
+from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm, add, read
 from fairseq_aggdec.engine.plain.kinds import PARTS
 from fairseq_aggdec.engine.plain.support import encoder_gap, gap_of
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
-from fairseq_aggdec.kernels.gpu.products import MOST_NORMED
+from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, fused_sources, places_alike
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, usable
+from fairseq_aggdec.kernels.gpu.products import MOST_NORMED, MOST_ROWS, computes_alike, normed
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
@@ -117,6 +124,21 @@ class _EncoderLayer(FastLayer):
         x = x + self.own_out(attended.transpose(1, 2).reshape(batch, length, -1))
         return self.feed_forward(x if self.pre_norm else self.own_norm(x))
 
+    def fused(
+        self, x: Tensor, norm: FastNorm | None, hidden_keys: Tensor
+    ) -> tuple[Tensor, FastNorm | None]:
+        """The layer over (N, C) in five launches of a GPU; ``norm``: the last of the layer before, if x lacks it still.
+
+        Returns:
+            (N, C), and the norm that it lacks.
+        """
+        block, before = self.feed_forward, self.pre_norm
+        first, second = (self.own_norm, block.norm) if before else (norm, self.own_norm)
+        x, qkv = read(self.qkv, x, first, before, True)
+        x = add(self.own_out, x, attend_all(qkv, hidden_keys, self.heads), True)
+        x, hidden = read(block.expand, x, second, before, True)
+        return add(block.contract, x, hidden, True), None if before else block.norm
+
 
 class FastEncoder:
     """``TransformerEncoderBase.forward`` in evaluation mode, over packed weights; it returns fairseq's dictionary.
@@ -136,6 +158,7 @@ class FastEncoder:
         self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._form())
+        self.fusible = self._fusible()
         self.table: Tensor | None = None  # of positions: (longest source so far or more, C)
 
     def _form(self) -> EmbeddingForm | None:
@@ -146,6 +169,23 @@ class FastEncoder:
         if gap_of(encoder.embed_tokens, PARTS["embed_tokens"], "embed_tokens") is not None:
             return None  # it computes something else than its weight says, or more
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
+
+    def _fusible(self) -> bool:
+        """Tells whether the kernels of a GPU can read sources of few tokens."""
+        weight, layers, norm = self.encoder.embed_tokens.weight, self.layers, self.norm
+        if weight.device.type != "cuda" or self._form() is None or not weight.is_contiguous():
+            return False
+        fit = all(layer.fusible_with([], []) for layer in layers)
+        fit = fit and len({layer.pre_norm for layer in layers}) == 1 and weight.dtype in PRECISIONS
+        fit = fit and all(reads_heads(self.channels // layer.heads) for layer in layers)
+        return fit and (norm is None or norm.fusible)
+
+    def _fuses(self, tokens: Tensor) -> bool:
+        """Tells whether they read these sources (R, L)."""
+        probes = computes_alike, attends_alike, places_alike
+        few = self.fusible and tokens.numel() <= MOST_ROWS
+        dtype = self.encoder.embed_tokens.weight.dtype
+        return few and all(usable(tokens.device, agree, dtype) for agree in probes)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         found = self.encode(None, net_input)
@@ -176,8 +216,15 @@ class FastEncoder:
         """Tells whether :meth:`on_grid` can read sources of that length."""
         return self.encoder.quant_noise is None and length <= int(self.encoder.max_positions())
 
-    def on_grid(self, tokens: Tensor) -> EncoderOut:
-        """:meth:`__call__` without the host, for tokens (R, L) after :meth:`positions` was called; there is padding."""
+    def on_grid(self, tokens: Tensor, kept: Sequence[Tensor] = ()) -> EncoderOut:
+        """:meth:`__call__` without the host, for tokens (R, L) after :meth:`positions` was called; there is padding.
+
+        Args:
+            tokens: (R, L).
+            kept: where embeddings, padding and lengths may be written, as :func:`fused_sources` does.
+        """
+        if self._fuses(tokens):
+            return self._fused(tokens, kept)
         padding, encoder = tokens.eq(self.padding_idx), self.encoder
         real = ~padding
         x = embedding = encoder.embed_scale * encoder.embed_tokens(tokens)
@@ -188,6 +235,22 @@ class FastEncoder:
             x = encoder.layernorm_embedding(x)
         lengths = real.sum(1, keepdim=True)
         return placed | _output(self._plain(x, padding), [padding], lengths, embedding)
+
+    def _fused(self, tokens: Tensor, kept: Sequence[Tensor]) -> EncoderOut:
+        encoder = self.encoder
+        tables = EmbeddingTables(
+            encoder.embed_tokens.weight, float(encoder.embed_scale), self.table
+        )
+        embeddings, hidden, lengths, placed, mask = fused_sources(
+            tokens, tables, self.padding_idx, kept
+        )
+        x, norm = placed.flatten(0, 1), None
+        for layer in self.layers:
+            x, norm = layer.fused(x, norm, mask)
+        for missing in (norm, self.norm):
+            x = x if missing is None else normed(x, missing.parameters)
+        states = x.view_as(placed)
+        return {PLACED: [placed]} | _output(states, [hidden], lengths, embeddings)
 
     def positions(self, length: int) -> Tensor | None:
         """(N, C) position embeddings of a source of that length, or of as much as has positions; None: it has none."""

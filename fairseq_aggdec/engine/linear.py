@@ -146,6 +146,7 @@ class FastLinear:
         norm: "FastNorm | None" = None,
         kept: Tensor | None = None,
         residual: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """The results of ``norm(x)``, for x (N, C_in), in one launch on a GPU.
 
@@ -154,6 +155,7 @@ class FastLinear:
             norm: None: nothing.
             kept: (N, C_in), where ``norm(x)`` is written; None: nowhere.
             residual: (N, C_out), what the results are added to; None: nothing.
+            out: (N, C_out), where they are written; None: a new tensor.
         """
         assert self.transposed is not None
         added = residual is not None
@@ -164,6 +166,7 @@ class FastLinear:
             kept=kept,
             residual=residual,
             twice=added and not self.bias_folded,  # as `add_to` rounds
+            out=out,
         )
 
 

@@ -27,13 +27,11 @@ from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
+from fairseq_aggdec.kernels.gpu.products import MOST_ROWS
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
-
-# Rows of a window up to which products of a GPU are the fused ones. Any number is right; every 16 read the weights.
-MOST_ROWS = 32
 
 
 class TokenEmbedding:
@@ -207,10 +205,23 @@ class PackedDecoder:
             if self.compiled is not None and states.dtype is torch.float32:
                 kv = self.compiled.read_source(states.contiguous())
             else:
-                kv = [layer.cross_kv(states) for layer in self.layers]
+                kv = self._read_states(states)
         mask = additive_mask(padding[0], states.dtype) if padding else None
         more = self.embedding.source(encoder_out, tokens)
         return ([*kv, *more] if more else kv), mask
+
+    def _read_states(self, states: Tensor) -> Memory:
+        """Keys and values (B, S, 2C) of each layer, side by side where a GPU computes them for few tokens."""
+        (rows, length, channels), layers = states.shape, self.layers
+        own = [layer.cross_kv for layer in layers]
+        products = [one for one in own if isinstance(one, FastLinear) and one.fusible(states.dtype)]
+        if len(products) < len(own) or not self.fuses(rows * length):
+            return [one(states) for one in own]
+        x = states.reshape(-1, channels)
+        found = x.new_empty(len(layers), len(x), 2 * self.decoder.embed_dim)
+        for one, out in zip(products, found.unbind(0), strict=True):
+            one.fused(x, out=out)
+        return found.unflatten(1, (rows, length))
 
     def split(self, memory: Memory) -> list[Tensor]:
         """Keys and values (B, S, 2C) of each layer -> views (2, B, H, S, D)."""

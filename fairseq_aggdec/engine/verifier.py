@@ -222,6 +222,7 @@ class Verifier:
         features: list[Tensor] = []
         outputs: list[Tensor] = []
         parts: Tensor | None = None
+        symbols = None if len(self.members) > 1 else symbols  # averages are other logits
         for member in self.members:
             own, logits, parts = member.decoder.read(window, self.temperature, symbols)
             features.append(own)
@@ -232,7 +233,7 @@ class Verifier:
         if slots is not None:
             logits = logits.index_select(0, slots)
             features = [own.index_select(0, slots) for own in features]
-        return DecoderOutput(logits, features, parts if len(outputs) == 1 else None)
+        return DecoderOutput(logits, features, parts)
 
     @property
     def reads_trees(self) -> bool:

@@ -12,7 +12,18 @@ INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
 NONE, CPU, GPU = "none", "cpu", "gpu"
 # The kernels of a GPU.
 GPU_KERNELS = (
-    *("begin", "slots", "embedding", "hear", "follow", "copy_block", "ban", "look", "judge"),
+    *(
+        "begin",
+        "slots",
+        "embedding",
+        "sources",
+        "hear",
+        "follow",
+        "copy_block",
+        "ban",
+        "look",
+        "judge",
+    ),
     *("largest", "leaders", "best", "beam_step", "best_step"),
     *("attend", "attend_slots"),
     *("cross_attend", "logits", "product", "layer_norm"),

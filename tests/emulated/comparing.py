@@ -12,7 +12,7 @@ from fairseq_aggdec.search.beam.fused import FusedBoard
 from tests.emulated.beam_searches import Twins, check_a_search, check_sight
 from tests.unit.test_beam_board import compare_candidates, compare_steps
 from tests.unit.test_cross_attention import compare_cross_attention
-from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
+from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings, compare_sources
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (
     compare_an_iteration,
@@ -38,7 +38,7 @@ COMPARED: dict[str, tuple[Callable[[int], None], ...]] = {
     "bookkeeping": (compare_copies, compare_slot_windows),
     "chain": (compare_chains,),
     "cross": (compare_cross_attention,),
-    "embedding": (compare_embeddings,),
+    "embedding": (compare_embeddings, compare_sources),
     "logits": (compare_logits,),
     "products": (compare_products,),
     "vocabulary": (compare_an_iteration, compare_largest),

@@ -52,6 +52,14 @@ MUTANTS: dict[str, tuple[str, Changes]] = {
         "steps of beam search with their candidates",
         {"beam.cu": ("found.sums[slot], found", "found.sums[0], found")},
     ),
+    "padding before a source has positions": (
+        "embeddings of sources",
+        {"embedding.cu": ("if (tokens[i] != p.pad) counts", "counts")},
+    ),
+    "threads count their first tokens": (
+        "embeddings of sources",
+        {"embedding.cu": ("i < length; i += blockDim.x", "i < length; i += length")},
+    ),
     "each tile has the weights of the first": (
         "logits of few slots",
         {"logits.cu": ("load_weights(tiles.warp, next)", "load_weights(tiles.warp, first)")},

@@ -14,10 +14,10 @@ import torch
 
 from fairseq_aggdec.windows import transfer
 from scripts.recipes.gpu import device_counts
-from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START, Counts
+from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, ROWS, START, Counts
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
-from tests.strict.device.recorder import KERNEL
+from tests.strict.device.recorder import IN_GRAPH, KERNEL
 from tests.strict.device.strict_device import DEVICE, strict_device
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "device-counts.json"
@@ -117,6 +117,16 @@ def test_the_start_is_one_launch_for_each_model(name: str, models: int, count: C
     asked = models + (models > 1)  # whether weights have changed, before anything is launched
     # The first iteration is a launch too.
     assert counts.means[START][KERNEL] == models + 1 + asked
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam 3"])
+def test_few_tokens_are_read_by_the_fused_kernels(name: str, tmp_path: Path) -> None:
+    """Sources of up to 32 places start a batch in 47 kernels where operators take 96."""
+    (case,) = [case for case in COUNTED if case.name == name]
+    counts = [device_counts.count(case, tmp_path, rows) for rows in (1, ROWS)]
+    # Rows that are none fill a grid of 16 places each.
+    few, many = (one.means[START][IN_GRAPH] - one.means[ITERATIONS][IN_GRAPH] for one in counts)
+    assert few == 47 and many == 96
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad, aligned", "gad", "blockwise, dense", "nar"])

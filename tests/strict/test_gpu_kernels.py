@@ -17,7 +17,7 @@ from tests.strict.device.recorder import IN_GRAPH
 from tests.strict.test_methods import SIZES, assert_equal
 from tests.unit.test_beam_board import compare_candidates, compare_steps
 from tests.unit.test_cross_attention import compare_cross_attention
-from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
+from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings, compare_sources
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (
     compare_an_iteration,
@@ -57,6 +57,7 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
         compare_products(seed, gpu)
         compare_logits(seed, gpu)
         compare_embeddings(seed, gpu)
+        compare_sources(seed, gpu)
         compare_chains(seed, gpu)
         compare_cross_attention(seed, gpu)
 

@@ -52,8 +52,13 @@ def member_of(model: Any, device: torch.device, **options: Any) -> Member:
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float16, 0.03)])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"encoder_learned_pos": True, "max_source_positions": 40}, {"layernorm_embedding": True}],
-    ids=["sinusoids", "learned", "norm"],
+    [
+        {},
+        {"encoder_learned_pos": True, "max_source_positions": 40},
+        {"layernorm_embedding": True},
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    ],
+    ids=["sinusoids", "learned", "norm", "norms before"],
 )
 def test_sources_are_read_as_without_graphs(
     options: dict[str, Any], dtype: torch.dtype, tolerance: float, gpu: torch.device
@@ -61,7 +66,18 @@ def test_sources_are_read_as_without_graphs(
     plain, own = (make_model(make_task(), 1, **options).to(dtype) for _ in range(2))
     stock, member = StockEncoder(plain.eval().encoder), member_of(own, gpu, graphs=True)
     chance = random.Random(3)
-    shapes = [(1, 5), (3, 16), (3, 17), (2, 40), (9, 33), (3, 16), (1, 3), (2, 39), (9, 40)]
+    shapes = [
+        (1, 5),
+        (2, 16),
+        (3, 16),
+        (3, 17),
+        (2, 40),
+        (9, 33),
+        (3, 16),
+        (1, 3),
+        (2, 39),
+        (9, 40),
+    ]
     for rows, length in [*shapes, *shapes]:
         source = sources(chance, rows, length, left=chance.random() < 0.5)
         wanted = stock({"src_tokens": source, "src_lengths": (source != PAD).sum(1)})

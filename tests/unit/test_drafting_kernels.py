@@ -66,6 +66,25 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
     assert torch.equal(embedding.embedded(*given).float(), found)
 
 
+def compare_sources(seed: int, device: torch.device = CPU) -> None:
+    """Random sources with padding before them: the same bits, but for a sum that a compiler contracts."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype, rows, length = chance.choice([*PRECISIONS]), chance.randint(1, 4), chance.randint(1, 40)
+    channels, pad = chance.choice((1, 8, 70, 304)), chance.randint(0, 3)
+    weight, places = torch.randn(2, 44, channels).to(dtype).to(device)
+    tokens = torch.randint(0, 44, (rows, length))
+    tokens[tokens == pad] = pad + 1
+    tokens[torch.arange(length) < torch.randint(0, length, (rows, 1))] = pad
+    tables = EmbeddingTables(weight, chance.choice((1.0, 16.0)), chance.choice((places, None)))
+    given = tokens.to(device), tables, pad
+    for plain, own in zip(
+        embedding.plain_sources(*given), embedding.fused_sources(*given), strict=True
+    ):
+        assert own.dtype is plain.dtype and own.shape == plain.shape
+        torch.testing.assert_close(own.float(), plain.float(), atol=1e-5, rtol=1e-6)
+
+
 def random_chain(
     dtype: torch.dtype, types: int, channels: int, bias: bool, device: torch.device = CPU
 ) -> FastChain:
@@ -98,6 +117,11 @@ def compare_chains(seed: int, device: torch.device = CPU) -> None:
 def test_embeddings_are_those_of_operators() -> None:
     for seed in range(CASES):
         compare_embeddings(seed)
+
+
+def test_sources_are_those_of_operators() -> None:
+    for seed in range(CASES):
+        compare_sources(seed)
 
 
 def test_chains_are_those_of_operators() -> None:

@@ -41,6 +41,7 @@ TRIED: dict[str, tuple[str, str]] = {
     "slots": ("places", "slots of a drafter"),
     "copy_block": ("block", "drafts copied from texts"),
     "embedding": ("out", "embeddings of a window"),
+    "sources": ("x", "embeddings of sources"),
     "hear": ("told", "chain of a drafter"),
     "follow": ("block", "chain of a drafter"),
     "largest": ("tokens", "largest logits"),

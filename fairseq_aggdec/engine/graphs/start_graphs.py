@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +44,7 @@ class StartSize(NamedTuple):
 
 # Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output for tokens (R, L).
 ReadSource = Callable[[dict[str, Any], Tensor], tuple[Any, Tensor | None]]
+Run = Callable[[Tensor, Sequence[Tensor]], dict[str, Any]]
 
 
 class CapturedStart:
@@ -51,17 +52,19 @@ class CapturedStart:
 
     Args:
         size: of the grid.
-        run: the tokens (R, L) -> fairseq's encoder output; puts all else where it is read.
+        run: the tokens (R, L), and where embeddings, padding and lengths may be written -> fairseq's encoder output;
+            puts all else where it is read.
         kept: (2, R, L, C_enc), where embeddings and states are put.
         pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
     """
 
-    def __init__(self, size: StartSize, run: Callable[[Tensor], dict[str, Any]], kept: Tensor):
+    def __init__(self, size: StartSize, run: Run, kept: Tensor):
         self.run, self.kept = run, kept
         self.embeddings, self.states = kept.unbind(0)
         self.given = torch.zeros(*size[:2], dtype=torch.long, device=kept.device)
         self.hidden = torch.zeros_like(self.given, dtype=torch.bool)
         self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=kept.device)
+        self.parts = self.embeddings, self.hidden, self.lengths
         self.captured: Captured | None = None
         self.names: list[str] = []  # of what fairseq's encoder output has
 
@@ -76,11 +79,12 @@ class CapturedStart:
             self._start()
 
     def _start(self) -> Tensor:
-        found = self.run(self.given)
+        found = self.run(self.given, self.parts)
         self.names = list(found)
-        self.hidden.copy_(found["encoder_padding_mask"][0])
-        self.lengths.copy_(found["src_lengths"][0])
-        self.embeddings.copy_(found["encoder_embedding"][0])
+        parts = "encoder_embedding", "encoder_padding_mask", "src_lengths"
+        for own, name in zip(self.parts, parts, strict=True):
+            if found[name][0] is not own:  # the encoder may have written it there
+                own.copy_(found[name][0])
         self.states.copy_(found["encoder_out"][0].transpose(0, 1))
         return self.kept
 
@@ -151,8 +155,8 @@ class StartGraphs:
             self.starts[size] = CapturedStart(size, self._run, self.kept[:count].view(shape))
         return self.starts[size]
 
-    def _run(self, tokens: Tensor) -> dict[str, Any]:
-        found = self.encoder.on_grid(tokens)
+    def _run(self, tokens: Tensor, kept: Sequence[Tensor]) -> dict[str, Any]:
+        found = self.encoder.on_grid(tokens, kept)
         self.graphs.fill(*self.read(found, tokens))
         del found[PLACED]
         return found

@@ -217,7 +217,7 @@ class WindowGraphs:
         assert self.room is not None and self.batch is not None
         return self.room.part(GridSize(rows, 0, self.batch.end, length))
 
-    def fill(self, kv: Sequence[Tensor], mask: Tensor | None) -> None:
+    def fill(self, kv: Sequence[Tensor] | Tensor, mask: Tensor | None) -> None:
         """Empties the cache and writes keys and values of the sources; may be captured."""
         assert self.room is not None and self.batch is not None
         whole, part = self.room.part(self.batch), self.taken(*kv[0].shape[:2])
@@ -228,6 +228,10 @@ class WindowGraphs:
         whole.memory_mask.fill_(-torch.inf)
         whole.memory_mask[..., 0].zero_()  # rows that are none have something to see
         part.memory_mask.copy_(torch.zeros_like(part.memory_mask) if mask is None else mask)
+        if isinstance(kv, Tensor):
+            rows, length = kv.shape[1:3]
+            self.room.memory[:, :rows, :length].copy_(kv)
+            return
         for own, new in zip(part.memory, kv, strict=True):
             own.copy_(new)
 

@@ -28,10 +28,11 @@ NUMBERS = {
         "heard",
         "slots",
         "told",
+        "embedded",
     ),
     *("features", "written", "bias", "kept", "x", "gain", "shift", "residual", "y"),
 }
-HALF_WORDS = "seen", "hidden"  # structs of words of 4 bytes; other whole numbers have 8
+HALF_WORDS = "seen", "hidden", "counts"  # structs of words of 4 bytes; other whole numbers have 8
 # Tensors of which a kernel reads 16 bytes at once, and those whose steps between rows it is told.
 _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
@@ -50,6 +51,7 @@ STEPPED = {
     "attend": _ATTENTION | {"mask"},
     "attend_slots": _ATTENTION | {"mask"},
     "cross_attend": {"memory", "mask"},
+    "sources": {"mask"},
     **{name: {"scores"} for name in ("ban", "look", "judge")},
 }
 

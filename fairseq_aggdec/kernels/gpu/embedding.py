@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -103,6 +104,71 @@ def embedded(
         known = known and copied.memory.stride(1) == width and aligned(copied.memory)
     usable = known and gpu.usable(tokens.device, embeds_alike, weight.dtype)
     return (fused if usable else plain)(tokens, at, tables, masks)
+
+
+class PlacedSources(NamedTuple):
+    """Sources (R, L) as an encoder reads them.
+
+    Attributes:
+        embeddings: (R, L, C) of the tokens, scaled.
+        hidden: (R, L) bool, padding.
+        lengths: (R, 1) int32.
+        x: (R, L, C), with positions; 0 at padding.
+        mask: additive, (R, 1, 1, L).
+    """
+
+    embeddings: Tensor
+    hidden: Tensor
+    lengths: Tensor
+    x: Tensor
+    mask: Tensor
+
+
+def plain_sources(tokens: Tensor, tables: EmbeddingTables, pad: int) -> PlacedSources:
+    """Sources (R, L) with padding before them."""
+    hidden = tokens.eq(pad)
+    real = ~hidden
+    x = embeddings = tables.scale * F.embedding(tokens, tables.weight)
+    if tables.places is not None:
+        x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), tables.places)
+    lengths = real.sum(1, keepdim=True, dtype=torch.int32)
+    mask = torch.zeros_like(hidden, dtype=x.dtype).masked_fill_(hidden, -torch.inf)
+    x = x.masked_fill(hidden.unsqueeze(-1), 0)
+    return PlacedSources(embeddings, hidden, lengths, x, mask.view(len(x), 1, 1, -1))
+
+
+def fused_sources(
+    tokens: Tensor, tables: EmbeddingTables, pad: int, kept: Sequence[Tensor] = ()
+) -> PlacedSources:
+    """:func:`plain_sources` in one launch; ``kept``: where the first three are written, else new ones are."""
+    weight, shape = tables.weight, tokens.shape
+    x = weight.new_empty(*shape, weight.size(1))
+    embeddings, hidden, lengths = kept or (
+        torch.empty_like(x),
+        tokens.new_empty(shape, dtype=torch.bool),
+        tokens.new_empty(shape[0], 1, dtype=torch.int32),
+    )
+    mask = weight.new_empty(shape[0], 1, 1, shape[1])
+    gpu.operators().sources(
+        *(tokens.numel(), gpu.PRECISIONS[weight.dtype], weight.size(1), shape[1], pad),
+        *(tables.scale, tokens, weight, tables.places, embeddings, x, mask, hidden, lengths),
+    )
+    return PlacedSources(embeddings, hidden, lengths, x, mask)
+
+
+@gpu.tries("sources")
+def places_alike(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tells whether both place sources alike in a precision, with and without positions."""
+    chance = torch.Generator().manual_seed(7)
+    tokens = torch.randint(2, 9, (3, 270), generator=chance).to(device)
+    tokens.masked_fill_(torch.arange(270, device=device) < tokens[:, :1] * 30, 1)
+    weight, places = torch.randn(2, 280, 80, generator=chance).to(dtype).to(device)
+    for table in (places, None):
+        given = tokens, EmbeddingTables(weight[:9], 3.0, table), 1
+        for plain_part, own in zip(plain_sources(*given), fused_sources(*given), strict=True):
+            if not torch.allclose(plain_part.cpu().float(), own.cpu().float(), atol=1e-5):
+                return False
+    return True
 
 
 @gpu.tries("embedding")

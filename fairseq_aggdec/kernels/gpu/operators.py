@@ -61,6 +61,10 @@ SCHEMAS = {
         int blocks, int channels, int precision, int step, float scale, Tensor tokens, Tensor weight, Tensor at,
         Tensor? table, Tensor? masked, Tensor? slot, int width, int sources, int row_step, int mask_step,
         Tensor? queries, Tensor? memory, Tensor? mask, Tensor(a!) out) -> ()""",
+    "sources": """(
+        int blocks, int precision, int channels, int length, int pad, float scale, Tensor tokens, Tensor weight,
+        Tensor? table, Tensor(a!) embedded, Tensor(b!) x, Tensor(c!) mask, Tensor(d!) hidden,
+        Tensor(e!) counts) -> ()""",
     "hear": _CHAIN,
     "follow": _CHAIN,
     "copy_block": """(
@@ -98,6 +102,7 @@ THREADS = {
     "begin": 64,
     "slots": 128,
     "embedding": 256,
+    "sources": 256,
     "hear": 128,
     "follow": 512,
     "copy_block": 256,
@@ -118,7 +123,7 @@ THREADS = {
 }
 # The file of a kernel.
 SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
-    "embedding": "embedding",
+    **dict.fromkeys(("embedding", "sources"), "embedding"),
     **dict.fromkeys(("hear", "follow"), "chain"),
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
     "cross_attend": "cross",

@@ -18,6 +18,8 @@ from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, tries
 # Channels of a norm: what the registers hold.
 MOST_NORMED = {torch.float16: 1024, torch.bfloat16: 1024, torch.float32: 512}
 ROWS, OUTPUTS = 16, 8  # of a tile
+# Rows up to which layers compute products with these kernels. Any number is right; every 16 read the weights.
+MOST_ROWS = 32
 MANY_BLOCKS = (
     96  # from here on a block computes two tiles: a GPU has places for not many more blocks
 )
@@ -44,6 +46,7 @@ def product(
     kept: Tensor | None = None,
     residual: Tensor | None = None,
     twice: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``f(n(x) W^T + b) + r``.
 
@@ -55,12 +58,13 @@ def product(
         kept: (N, C_in), where n(x) is written; None: nowhere.
         residual: (N, C_out) r; None: nothing.
         twice: the product is rounded before r is added.
+        out: (N, C_out), where it is written; None: a new tensor.
 
     Returns:
         (N, C_out)
     """
     (rows, inputs), outputs = x.shape, weight.size(1)
-    y = x.new_empty(rows, outputs)
+    y = x.new_empty(rows, outputs) if out is None else out
     # Where much is computed without a norm is one product of a model: not worth a kernel of its own.
     tiles = 1 + (
         norm is not None and x.dtype is not torch.float32 and outputs >= 2 * OUTPUTS * MANY_BLOCKS

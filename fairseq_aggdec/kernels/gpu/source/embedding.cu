@@ -1,4 +1,7 @@
-// What a decoder reads at each position of a window, in one launch: the twin of embedded() in kernels/gpu/embedding.py.
+// What layers read at each position, in one launch: the twins of functions in kernels/gpu/embedding.py.
+//
+//   embedding  a decoder, at the positions of a window
+//   sources    an encoder, at the places of sources on a grid: padding, positions and lengths are found, too
 
 #include "shared.h"
 
@@ -95,4 +98,52 @@ __device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) embedding(const Embedding p) {
     __shared__ float weights[MOST_SOURCES];
     by_precision<Embed>(p, weights);
+}
+
+// A block for each place: R rows of L, padding before the tokens of each.
+struct Sources {
+    Int blocks, precision, channels, length, pad;  // R L, .., C, L
+    double scale;
+    const Int* tokens;             // (R, L)
+    const void *weight, *table;    // (V, C); (P, C) of positions, or none
+    void *embedded, *x;            // (R, L, C), without and with positions; x is 0 at padding
+    void* mask;                    // (R, L), is added: -inf at padding
+    unsigned char* hidden;         // (R, L), padding
+    int* counts;                   // (R,), tokens of each row
+};
+
+struct EmbedSource {
+    template <typename Number>
+    static __device__ void of(const Sources& p);
+};
+
+template <typename Number>
+__device__ void EmbedSource::of(const Sources& p) {
+    const unsigned length = (unsigned)p.length, row = blockIdx.x / length, column = blockIdx.x - row * length;
+    const Int *tokens = p.tokens + row * p.length, token = tokens[column], place = blockIdx.x;
+    // Of the row: tokens up to the own place, and 2^32 times as many as there are in all.
+    Int counts = 0;
+    for (unsigned i = threadIdx.x; i < length; i += blockDim.x) {
+        if (tokens[i] != p.pad) counts += ((Int)1 << 32) + (i <= column);
+    }
+    counts = joined(counts, Sum());
+    const Int before = counts & 0xffffffff, at = before > 0 ? before - 1 : 0;
+    const bool padding = token == p.pad;
+    const Number* weight = (const Number*)p.weight + token * p.channels;
+    const Number* added = p.table ? (const Number*)p.table + at * p.channels : nullptr;
+    for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
+        Number embedded, x;
+        narrow((float)p.scale * widened(weight[i]), embedded);  // rounded twice, as operators round
+        narrow(padding ? 0 : added ? widened(embedded) + widened(added[i]) : widened(embedded), x);
+        ((Number*)p.embedded)[place * p.channels + i] = embedded;
+        ((Number*)p.x)[place * p.channels + i] = x;
+    }
+    if (threadIdx.x != 0) return;
+    narrow(padding ? -INFINITY : 0, ((Number*)p.mask)[place]);
+    p.hidden[place] = padding;
+    if (column == 0) p.counts[row] = (int)(counts >> 32);
+}
+
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) sources(const Sources p) {
+    by_precision<EmbedSource>(p);
 }
