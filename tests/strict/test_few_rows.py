@@ -54,7 +54,8 @@ def test_fused_layers_give_what_operators_give(
     own, fused = features(dtype, gpu, options)
     with mock.patch.object(packed_decoder, "MOST_ROWS", ROWS * WIDTH - 1):
         plain, none = features(dtype, gpu, options)
-    assert (fused, none) == (2 * 2 * 6, 0)  # windows, layers, products of a layer
+    # Windows, layers, products of a layer beside that of attention; keys and values of the sources.
+    assert (fused, none) == (2 * 2 * 5 + 2, 0)
     torch.testing.assert_close(own, plain, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     monkeypatch.setenv(VARIABLE, "none")
     assert features(dtype, gpu, options)[1] == 0
