@@ -23,7 +23,7 @@ from fairseq_aggdec.engine.linear import FastLinear, some_outputs
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder, TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
 from fairseq_aggdec.kernels.gpu import logits as at_once
-from fairseq_aggdec.kernels.gpu.logits import Symbols
+from fairseq_aggdec.kernels.gpu.logits import RuledTokens
 from fairseq_aggdec.kernels.gpu.operators import compile_ahead, usable
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.grid import GridWindow
@@ -166,7 +166,7 @@ class CachedDecoder:
         return found if x is None else window.of_wanted(found)
 
     def read(
-        self, window: Window, temperature: float, symbols: Symbols | None = None
+        self, window: Window, temperature: float, symbols: RuledTokens | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Features and logits of a window, as :meth:`features` and :meth:`logits` give them, on a GPU by one launch.
 

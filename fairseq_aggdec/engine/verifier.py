@@ -17,7 +17,7 @@ from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.gpu.logits import Symbols
+from fairseq_aggdec.kernels.gpu.logits import RuledTokens
 from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.grid import Grid
@@ -208,7 +208,7 @@ class Verifier:
             member.decoder.restrict(types)
 
     def read(
-        self, window: Window, in_fp32: bool = True, symbols: Symbols | None = None
+        self, window: Window, in_fp32: bool = True, symbols: RuledTokens | None = None
     ) -> DecoderOutput:
         """Runs a window through all models; with ``precision.strict``, laid out on the grid of the batch.
 

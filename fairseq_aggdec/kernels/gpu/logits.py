@@ -16,7 +16,7 @@ FEWEST, MOST = 4, 32  # groups of a part: the block's tiles are full, a lane of 
 PROCESSORS = 132  # of a GPU, each of which has one block at a time
 
 
-class Symbols(NamedTuple):
+class RuledTokens(NamedTuple):
     """Tokens that rules may change: padding, the unknown word, ``</s>``."""
 
     pad: int
@@ -36,7 +36,7 @@ def logits(
     weight: Tensor,
     bias: Tensor | None,
     norm: Norm,
-    symbols: Symbols | None = None,
+    symbols: RuledTokens | None = None,
     each: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``norm(x) W^T + b``.
@@ -100,7 +100,7 @@ def alike(
     made = torch.randn(slots + 2, channels, generator=own).to(device, dtype)
     weight = torch.randn(types, channels, generator=own).div_(channels**0.5).to(device, dtype)
     bias = torch.randn(types, generator=own).to(device, dtype) if biased else None
-    x, norm, symbols = made[2:], Norm(made[0], made[1], 1e-5), Symbols(1, 3, 2)
+    x, norm, symbols = made[2:], Norm(made[0], made[1], 1e-5), RuledTokens(1, 3, 2)
     found, kept, seen = logits(x, weight.t(), bias, norm, symbols, each)
     normed = torch.empty_like(x)
     wanted = product(x, weight.t(), bias, norm=norm, kept=normed)
@@ -108,7 +108,7 @@ def alike(
     return same and (seen is None or torch.equal(seen, _looked(wanted, seen, symbols)))
 
 
-def _looked(found: Tensor, like: Tensor, symbols: Symbols) -> Tensor:
+def _looked(found: Tensor, like: Tensor, symbols: RuledTokens) -> Tensor:
     """What ``look`` finds in as many parts of logits (N, V): (N, P, 5)."""
     (slots, types), parts, seen = found.shape, like.size(1), torch.empty_like(like)
     numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=found.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.kernels.gpu.logits import WORDS_SEEN, Symbols
+from fairseq_aggdec.kernels.gpu.logits import WORDS_SEEN, RuledTokens
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact, split
 from fairseq_aggdec.search.board import ENDED, Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -35,12 +35,12 @@ class FusedBookkeeping(Bookkeeping):
     """Takes exact and top-beta acceptance, with a least number of tokens or none."""
 
     @property
-    def symbols(self) -> Symbols | None:
+    def symbols(self) -> RuledTokens | None:
         # Tokens likelier than a drafted one are counted for others than the first; what repeats is hidden before.
         rules, (_, accept) = self.rules, split(self.accept)
         counts = isinstance(accept, TopBeta) and accept.beta > 1
         counts = counts or bool(rules.no_repeat_ngram_size)
-        return None if counts else Symbols(rules.pad, rules.unk, rules.eos)
+        return None if counts else RuledTokens(rules.pad, rules.unk, rules.eos)
 
     def begin(
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter

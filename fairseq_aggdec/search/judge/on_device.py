@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu.largest import first_largest
-from fairseq_aggdec.kernels.gpu.logits import Symbols
+from fairseq_aggdec.kernels.gpu.logits import RuledTokens
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
 from fairseq_aggdec.search.board import Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -46,7 +46,7 @@ class Bookkeeping:
     accept: Acceptance
 
     @property
-    def symbols(self) -> Symbols | None:
+    def symbols(self) -> RuledTokens | None:
         """Tokens without which the parts of the logits are to be looked at before :meth:`end`; None: they are not."""
         return None
 
