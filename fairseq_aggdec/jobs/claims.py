@@ -25,9 +25,10 @@ def claim(folder: Path, name: str) -> Iterator[bool]:
         OSError: a file system without locks.
     """
     path = folder / f"{name}.claim"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    # As open() makes files: workers of a group may share a folder.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        mine = _lock(descriptor) and _is_there(descriptor, path)
+        mine = _lock(descriptor, path) and _is_there(descriptor, path)
         try:
             yield mine
         finally:
@@ -61,11 +62,14 @@ def turn(
         time.sleep(POLL)
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        said = f"{error.strerror}; the file system must have locks (flock)"
+        raise OSError(error.errno, said, str(path)) from None
     return True
 
 

@@ -160,14 +160,12 @@ class Job:
         """
         for path in self.folder.glob(f"{self.name}.*.partial"):
             written, _, _ = path.name.rsplit(".", 2)
-            self._remove(path, written.removesuffix(".shard"))
+            with claim(self.folder, written.removesuffix(".shard")) as mine:
+                if mine:
+                    path.unlink(missing_ok=True)
         for path in self.folder.glob(f"{self.name}.*.claim"):
-            self._remove(path, path.stem)
-
-    def _remove(self, path: Path, name: str) -> None:
-        with claim(self.folder, name) as mine:
-            if mine:
-                path.unlink(missing_ok=True)
+            with claim(self.folder, path.stem):
+                pass  # a claim that is given back is removed
 
 
 class Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -91,6 +92,26 @@ def test_a_file_that_its_holder_has_removed_is_not_held(tmp_path: Path) -> None:
 
     with mock.patch("fcntl.flock", removed):
         assert not held(tmp_path)
+
+
+def test_workers_of_a_group_share_a_folder(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with claim(tmp_path, "a"):
+            assert (tmp_path / "a.claim").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path) -> None:
+    lacking = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    with (
+        mock.patch("fcntl.flock", side_effect=lacking),
+        pytest.raises(OSError, match=r"must have locks \(flock\): '.*a\.claim'") as refused,
+        claim(tmp_path, "a"),
+    ):
+        pass
+    assert refused.value.errno == errno.ENOLCK
 
 
 def test_a_turn_is_waited_for_until_it_is_done(tmp_path: Path) -> None:

@@ -99,6 +99,15 @@ def test_kills_change_nothing(
     assert contents(tmp_path) == undisturbed
 
 
+def test_a_claim_is_removed_once(tmp_path: Path) -> None:
+    """Behind the first time the name may be another holder's."""
+    job = make_job(tmp_path)
+    (tmp_path / f"{job.shard_path(3).stem}.claim").touch()
+    with mock.patch.object(Path, "unlink", autospec=True, side_effect=Path.unlink) as removed:
+        job.tidy()
+    assert removed.call_count == 1
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_each_shard_is_made_once(
     workers: int, undisturbed: dict[str, bytes], tmp_path: Path
