@@ -44,33 +44,17 @@ MUTANTS: dict[str, tuple[str, Changes]] = {
         "layers for few rows",
         {"products.cu": ("if (base - warp >= chunks) break;", "break;")},
     ),
-    "a lane keeps one key only": (
+    "only the first parts of the logits are joined": (
         "steps of beam search with their candidates",
-        {"beam.cu": ("j < OF_LANE; ++j", "j < 1; ++j")},
-    ),
-    "all hypotheses have the sums of the first": (
-        "steps of beam search with their candidates",
-        {"beam.cu": ("found.sums[slot], found", "found.sums[0], found")},
+        {"beam.cu": ("lane + i * LANES < count ?", "lane + i * LANES < kept ?")},
     ),
     "padding before a source has positions": (
         "embeddings of sources",
         {"embedding.cu": ("if (tokens[i] != p.pad) counts", "counts")},
     ),
-    "threads count their first tokens": (
-        "embeddings of sources",
-        {"embedding.cu": ("i < length; i += blockDim.x", "i < length; i += length")},
-    ),
     "each tile has the weights of the first": (
         "logits of few slots",
         {"logits.cu": ("load_weights(tiles.warp, next)", "load_weights(tiles.warp, first)")},
-    ),
-    "the last tiles of a part are left out": (
-        "logits of few slots",
-        {"logits.cu": ("if (next >= last) break;", "if (next + 32 >= last) break;")},
-    ),
-    "only the first warps look": (
-        "logits of few slots",
-        {"logits.cu": ("slot < end; slot += blockDim.x / LANES", "slot < end; slot += TILE_ROWS")},
     ),
     "all slots of a block ask what the first asks": (
         "attention to a source with its queries",
@@ -79,10 +63,6 @@ MUTANTS: dict[str, tuple[str, Changes]] = {
     "only the first tiles of a head are asked": (
         "attention to a source with its queries",
         {"cross.cu": ("if (from >= end) break;", "break;")},
-    ),
-    "a lane of a head asks with other numbers": (
-        "attention to a source with its queries",
-        {"attention.cu": ("asked[i][from + n]", "asked[i][from]")},
     ),
     "two words of a weight change places": (
         "layers for few rows",

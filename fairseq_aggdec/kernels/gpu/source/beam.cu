@@ -164,8 +164,8 @@ struct LargerKey {
     __device__ Key operator()(Key a, Key b) const { return a < b ? b : a; }
 };
 
-// A warp finds the likeliest tokens of a hypothesis. Its last step may be read by all lanes: `sums` is shared.
-__device__ inline void best_of(const Candidates& p, Int place, Int row, Exponentials& sums, float* values, Int* tokens, float* ends) {
+// A warp finds the likeliest tokens of a hypothesis, which its first lane writes.
+__device__ inline void best_of(const Candidates& p, Int place, Int row, float* values, Int* tokens, float* ends) {
     const int kept = (int)p.kept, count = (int)p.parts * kept, lane = (int)threadIdx.x % LANES;
     Key mine[OF_LANE];
 #pragma unroll
@@ -176,9 +176,7 @@ __device__ inline void best_of(const Candidates& p, Int place, Int row, Exponent
         for (Int part = from + lane; part < p.parts; part += IN_TURN) own = JoinExponentials()(own, p.sums[place * p.parts + part]);
         all = JoinExponentials()(all, joined_lanes(own, JoinExponentials()));
     }
-    if (lane == 0) sums = all;
-    warp_meets();
-    const LogProbability value{p, {p.logits, p.precision, place, p.types}, sums};
+    const LogProbability value{p, {p.logits, p.precision, place, p.types}, all};
     const Int given = p.prefix ? forced_token(p, row) : p.pad;
     Key last = ~(Key)0;
     for (int i = 0; i < kept; ++i) {
@@ -198,10 +196,9 @@ __device__ inline void best_of(const Candidates& p, Int place, Int row, Exponent
 }
 
 extern "C" __global__ void __launch_bounds__(32) best(const Candidates p) {
-    __shared__ Exponentials sums;
     const Int place = blockIdx.x;
     if (threadIdx.x >= LANES) return;  // in C++ a thread is a warp
-    best_of(p, place, blockIdx.x / (unsigned)p.width, sums, p.values + place * p.kept, p.tokens + place * p.kept, p.ends + place);
+    best_of(p, place, blockIdx.x / (unsigned)p.width, p.values + place * p.kept, p.tokens + place * p.kept, p.ends + place);
 }
 
 // Of `beam_step` and `best_step`, with a block for each row. Each hypothesis has K + 1 continuations, of which the last is
@@ -299,7 +296,6 @@ struct Following {
     float values[MOST_BEAM * MOST_BEAM];
     Int tokens[MOST_BEAM * MOST_BEAM];
     float ends[MOST_BEAM];
-    Exponentials sums[MOST_BEAM];
 };
 
 // A warp for each hypothesis.
@@ -322,7 +318,7 @@ __device__ inline void find(const BeamStep& p, Int row, Following& found) {
     own.keys = p.keys;
     for (int slot = (int)threadIdx.x / LANES; slot < p.width; slot += (int)blockDim.x / LANES) {
         const int first = slot * (int)own.kept;
-        best_of(own, row * p.width + slot, row, found.sums[slot], found.values + first, found.tokens + first, found.ends + slot);
+        best_of(own, row * p.width + slot, row, found.values + first, found.tokens + first, found.ends + slot);
     }
     __syncthreads();
 }
