@@ -39,11 +39,14 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     assert [row["system"] for row in sizes[3:]] == [
         *["k = 2", "GAD++, k = 2", "k = auto", "GAD++, k = auto"]
     ]
-    drafters = json.loads(Path(f"{output}-drafter.json").read_text())["results"]
-    assert [row["system"] for row in drafters[3:]] == [
+    record = json.loads(Path(f"{output}-drafter.json").read_text())
+    assert [row["system"] for row in record["results"][3:]] == [
         *["drafter", "GAD++ (3, 1.0), drafter", "GAD++ (5, 3.0), drafter"]
     ]
+    # k tokens as in the paper, not as many as pay
+    assert record["command"].count("--draft-tokens all") == 3
     record = json.loads(Path(f"{output}-modules.json").read_text())
+    assert record["command"].count("--draft-tokens all") == 2
     rows = {row["system"]: row for row in record["results"]}
     assert rows["GAD"]["differ"] == 0
     assert set(rows["GAD++"]["speedup"]) == {"fairseq beam 5"}

@@ -46,12 +46,12 @@ SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5" --system "fairseq b
     --system "model of multi30k.sh, fairseq beam 5=--decoding stock --beam 5 --path $BASE")
 for folder in "$WORK"/drafter*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
-    name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"
+    name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt" all="--draft-tokens all" # the paper's k
     [[ " ${DRAFTERS:-$name} " == *" $name "* ]] || continue
     SYSTEMS+=(--system "$name alone=--decoding nar $options")
-    SYSTEMS+=(--system "GAD, $name=--decoding gad $options")
-    SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta:3:1.0 $options")
-    SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta:5:3.0 $options")
+    SYSTEMS+=(--system "GAD, $name=--decoding gad $all $options")
+    SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta:3:1.0 $all $options")
+    SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta:5:3.0 $all $options")
     SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --draft-tokens auto $options")
 done
 in_bf16 "ours, greedy"
