@@ -1,7 +1,8 @@
 """Costs of calls, as they usually are. No clock has a say, so that what is decoded does not depend on how fast the
 machine is."""
 
-from fairseq_aggdec.kernels.library import constants
+from fairseq_aggdec.kernels.library import constants, kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS
 
 # Of drafts of models, which the compiled library weighs with the same numbers.
 OF_DRAFTS = constants("search/draft_budget.h")
@@ -11,7 +12,9 @@ OF_DRAFTS = constants("search/draft_budget.h")
 # cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad.md#iad-step_cost-cpu2).
 # cuda: an iteration takes as long beside its products as the products of this number of positions, for a base model:
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
-USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
+# kernels avx2: without instructions for products of bytes one row alone keeps the processor busy, so a further one
+# costs nearly as much as a call (AMD Zen 3): with 5, a drafter of 2.7 tokens took 1.1 times as long as greedy.
+USUAL = {"kernels": 5.0, "kernels avx2": 2.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds, in positions: three layers of width 256 in the compiled library took as
 # long as two. In 8 bits, where a position costs less, a draft of five tokens has to gain 2.6 with 3+3 layers of
 # width 256.
@@ -19,7 +22,16 @@ DRAFTER, DRAFTER_INT8 = 2.0, 3.5
 # A call of beam search, beside its prefixes, in prefixes.
 # cpu: 4 to 7 in the compiled library with a decoder of width 256, twice that at base size.
 # cuda: 0.9 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
-USUAL_OF_SEARCH = {"cpu": 6.0, "cuda": 40.0}
+# avx2: with 6 the shipped corrector took 1.05 times as long at batch 1 in fp32, 1.13 times in 8 bits.
+USUAL_OF_SEARCH = {"cpu": 6.0, "cpu avx2": 2.0, "cuda": 40.0}
+
+
+def with_kernels(by: str) -> str:
+    """The key of :data:`USUAL` or :data:`USUAL_OF_SEARCH` for the compiled library of this processor: ``by`` or a key
+    of its own."""
+    library = kernels()
+    avx2 = library is not None and INSTRUCTIONS[library.aggdec_instructions()] == "avx2"
+    return f"{by} avx2" if avx2 else by
 
 
 def usual_cost(by: str) -> float:

@@ -52,7 +52,7 @@ class CopyLength:
     def start(self, rows: int, by: str) -> None:
         """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
         self.step_cost = usual_cost(by)
-        self.unknown = self.unseen and rows > 1 and by in ("kernels", "cpu")
+        self.unknown = self.unseen and rows > 1 and by.split()[0] in ("kernels", "cpu")
         self.rows = rows
         self.total.limit(MEMORY)
         pointless = worthwhile(self.total.mean, 1.0 + self.step_cost, 1) == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.call_cost import USUAL
+from fairseq_aggdec.budget import call_cost
+from fairseq_aggdec.budget.call_cost import USUAL, USUAL_OF_SEARCH, with_kernels
 from fairseq_aggdec.budget.copy_length import (
     MARGIN,
     MEMORY,
@@ -20,6 +22,7 @@ from fairseq_aggdec.budget.copy_length import (
     worthwhile,
 )
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.switches import INSTRUCTIONS
 from tests.support import generation_options, make_batch, make_model, make_task
 
 
@@ -91,7 +94,7 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     model = make_model(task, 1)
     generator = task.build_generator([model], generation_options())
     task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
-    by = "kernels" if packing and kernels() else "cpu"
+    by = with_kernels("kernels") if packing and kernels() else "cpu"
     assert generator.drafter.draft_length.step_cost == USUAL[by]
     compiled, other = CopyLength(), CopyLength()
     compiled.start(1, "kernels"), other.start(1, "cpu")
@@ -152,6 +155,17 @@ def test_a_call_costs_what_is_usual() -> None:
         known.start(1, by)
         known.learn([5], [5])
         assert known.step_cost == USUAL[by]
+
+
+def test_a_call_costs_less_where_one_row_keeps_the_processor_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, name in enumerate(INSTRUCTIONS):
+        library = SimpleNamespace(aggdec_instructions=lambda number=number: number)
+        monkeypatch.setattr(call_cost, "kernels", lambda library=library: library)
+        own = " avx2" if name == "avx2" else ""
+        assert with_kernels("kernels") == f"kernels{own}" in USUAL
+        assert with_kernels("cpu") == f"cpu{own}" in USUAL_OF_SEARCH
 
 
 def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:

@@ -35,16 +35,17 @@ class Budget(BudgetStruct):
     """Numbers of a generator.
 
     Args:
-        device_type: ``cpu`` or ``cuda``.
+        by: what decodes: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL_OF_SEARCH`, or another device.
         foretells: something foretells tables.
 
     Attributes:
         batches: begun so far.
     """
 
-    def __init__(self, device_type: str, foretells: bool = False):
-        kind = device_type if device_type in MOST else "cuda"
-        super().__init__(USUAL_OF_SEARCH[kind], LEAST_GAIN[kind], MOST[kind])
+    def __init__(self, by: str, foretells: bool = False):
+        by = by if by in USUAL_OF_SEARCH else "cuda"
+        kind = by.split()[0]
+        super().__init__(USUAL_OF_SEARCH[by], LEAST_GAIN[kind], MOST[kind])
         self.prefixes_count, self.foretells = kind == "cpu", foretells
         self.text, self.piece = _believed(TEXT), _believed(PIECE)
         self.alike[:] = [_believed(chance) for chance in ALIKE]

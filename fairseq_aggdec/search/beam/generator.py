@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
+from fairseq_aggdec.budget.call_cost import with_kernels
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
@@ -145,7 +146,8 @@ class BeamGenerator(CachedGenerator):
         if self.ahead:
             if self.budget is None:
                 foretells = self.foreteller is not None
-                self.budget = Budget(batch.source.device.type, foretells)
+                by = batch.source.device.type
+                self.budget = Budget(with_kernels(by) if by == "cpu" else by, foretells)
             budget = self.budget
             if self.texts is not None and budget.wants_texts(sentences, self.beam_size):
                 texts = self.texts(batch.sample, self.verifier)
