@@ -23,6 +23,8 @@ from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
 from fairseq_aggdec.methods.table import method_of
+from fairseq_aggdec.packed.files import CHECKPOINT
+from fairseq_aggdec.packed.folder import is_folder
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 RELEVANT = {
@@ -97,9 +99,11 @@ class FilesBefore:
         return found
 
     def by_content(self, value: Any) -> Any:
-        """The digest of a file, where a value names one."""
-        is_file = isinstance(value, str) and bool(value) and Path(value).is_file()
-        return self.digest([Path(value)]) if is_file else value
+        """The digest of a file, where a value names one; a packed folder counts by its checkpoint."""
+        if not isinstance(value, str) or not value:
+            return value
+        path = Path(value, CHECKPOINT) if is_folder(value) else Path(value)
+        return self.digest([path]) if path.is_file() else value
 
 
 def stamp(status: os.stat_result) -> tuple[int, ...]:

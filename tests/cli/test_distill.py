@@ -21,9 +21,11 @@ from fairseq_cli import generate, train
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bulk.relevant import FilesBefore, relevant_options
 from fairseq_aggdec.cli import distill as tool
+from fairseq_aggdec.compat import ABOUT
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
 from fairseq_aggdec.jobs.claims import claim
+from fairseq_aggdec.packed.files import CHECKPOINT
 from scripts import random_models
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
@@ -179,6 +181,19 @@ def test_tables_of_a_lattice_count_by_what_is_in_them(folder: Path, tmp_path: Pa
     for text in ("one", "two", "one"):
         (tmp_path / "header.json").write_text(text)
         found.append(relevant_options(session, FilesBefore(session.cfg))["lattice"])
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_packed_drafter_counts_by_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """Packed anew of another drafter between two starts, it would give other outputs under the same name."""
+    (tmp_path / ABOUT).touch()
+    more = ["--decoding", "nar", "--drafter-path", str(tmp_path)]
+    given = arguments(folder, tmp_path / "output", *more)
+    session = Session(tool.build_parser(), given, reads=["beam", "batch_size"])
+    found = []
+    for text in ("one", "two", "one"):
+        (tmp_path / CHECKPOINT).write_text(text)
+        found.append(relevant_options(session, FilesBefore(session.cfg))["drafter_path"])
     assert found[0] == found[2] != found[1]
 
 
