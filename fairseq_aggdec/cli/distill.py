@@ -71,8 +71,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     cut = "when merging, keep outputs that were cut at the maximum length (default: dropped)"
     add("--keep-cut", action="store_true", help=cut)
-    bleu = "sacrebleu's tokenizer for the BLEU of the teacher against the references"
-    add("--bleu-tokenize", default="13a", help=bleu)
     workers.add_options(parser)
     return parser
 

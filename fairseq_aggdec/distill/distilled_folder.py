@@ -87,21 +87,6 @@ class DataFolder:
                     yield path
 
 
-@dataclass(frozen=True)
-class Written:
-    """Describes what a set of the new folder holds.
-
-    Attributes:
-        kept: sentence numbers in the old set, ascending.
-        targets: their outputs, (T,) int64 with ``</s>``.
-        summary: counts and mean lengths, ready for JSON.
-    """
-
-    kept: list[int]
-    targets: list[Tensor]
-    summary: dict[str, Any]
-
-
 def copy_the_rest(data: DataFolder, output: Path, subsets: Sequence[str]) -> None:
     """Copies dictionaries and the sets that are not distilled."""
     for path in [*data.dictionaries(), *data.files_beside(subsets)]:
@@ -114,11 +99,14 @@ def write_subset(
     found: Distilled,
     rule: Filter,
     dictionaries: tuple[Dictionary, Dictionary],
-) -> Written:
+) -> dict[str, Any]:
     """Writes the pairs that are kept, binarised and as text, and a list of those that are dropped.
 
     Args:
         output: the new folder, with its sub-folder :data:`TEXT`.
+
+    Returns:
+        counts and mean lengths, ready for JSON.
 
     Raises:
         DistillationError: nothing is kept.
@@ -147,7 +135,7 @@ def write_subset(
     write_side(output, name, data.source, dictionaries[0], (sources[number] for number in kept))
     write_side(output, name, data.target, dictionaries[1], targets)
     write_dropped(output / TEXT / f"{subset}.dropped.tsv", reasons, found.outputs, dictionaries[1])
-    summary = {
+    return {
         "sentences": len(found.outputs),
         "kept": len(kept),
         "dropped": count_reasons(reasons),
@@ -157,7 +145,6 @@ def write_subset(
             "reference": None if references is None else mean_length(references.sizes[kept]),
         },
     }
-    return Written(kept, targets, summary)
 
 
 def with_end(written: Output, end: int) -> Tensor:

@@ -9,13 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import tasks, utils
 from fairseq.data import data_utils
 from omegaconf import DictConfig
-from sacrebleu import BLEU
 
-from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.bulk.relevant import digest
 from fairseq_aggdec.distill import distilled_folder, output_folder, shards
 from fairseq_aggdec.distill.distillation import DistillationError, Filter
@@ -23,7 +20,6 @@ from fairseq_aggdec.distill.distilled_folder import DataFolder
 from fairseq_aggdec.jobs.job import NOTES, Header, Job, header_path, read_header
 from fairseq_aggdec.records import machine
 
-BLEU_SENTENCES = 100_000  # at most; sacrebleu takes a minute for them
 SHARDS, SUMMARY = output_folder.SHARDS, output_folder.SUMMARY
 
 
@@ -94,13 +90,11 @@ def merge_subset(
     rule = Filter(args.max_length_ratio, args.keep_cut)
     dictionaries = task.source_dictionary, task.target_dictionary
     written = distilled_folder.write_subset(data, output, found, rule, dictionaries)
-    references = data.side(header["subset"], data.target, task.target_dictionary)
     return {
         "teacher": header[NOTES]["teacher"],
         "teacher_sha256": header["teacher"],
         "filter": asdict(rule),
-        **written.summary,
-        "bleu": None if references is None else bleu(args, cfg, task, written, references),
+        **written,
         "shards": header["shards"],
         "options": header["options"],
     }
@@ -109,39 +103,8 @@ def merge_subset(
 def sentence(subset: str, result: dict[str, Any]) -> str:
     """The summary in one line for the terminal."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in result["dropped"].items() if count)
-    lengths, score = result["mean_length"], result["bleu"]
+    lengths = result["mean_length"]
     return (
         f"{subset}: {result['kept']} of {result['sentences']} pairs kept (dropped: {dropped or 'none'}); "
         f"mean length {lengths['distilled']}, references {lengths['reference']}"
-        + (f"; BLEU {score['score']} against the references ({score['text']})" if score else "")
     )
-
-
-def bleu(
-    args: argparse.Namespace,
-    cfg: DictConfig,
-    task: Any,
-    written: distilled_folder.Written,
-    references: Any,
-) -> dict[str, Any] | None:
-    """BLEU of the teacher against the references, on the text that fairseq-generate would score."""
-    codec = Codec(task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe))
-    post_process = cfg.common_eval.post_process
-
-    def text(tokens: torch.Tensor) -> str:
-        symbols = distilled_folder.symbols(task.target_dictionary, tokens.tolist()[:-1])
-        return codec.decode(data_utils.post_process(symbols, post_process))
-
-    if not written.kept:
-        return None
-    step = -(-len(written.kept) // BLEU_SENTENCES)
-    metric = BLEU(tokenize=args.bleu_tokenize)
-    hypotheses = [text(tokens) for tokens in written.targets[::step]]
-    expected = [text(references[number]) for number in written.kept[::step]]
-    subwords = not (post_process or codec.subwords or codec.tokenizer)
-    return {
-        "score": round(metric.corpus_score(hypotheses, [expected]).score, 2),
-        "signature": str(metric.get_signature()),
-        "sentences": len(hypotheses),
-        "text": "on dictionary symbols; --post-process joins them" if subwords else "on words",
-    }

@@ -102,8 +102,6 @@ def test_the_new_folder(folder: Path, undisturbed: Path) -> None:
     assert summary["dropped"]["too long"] == len(too_long) > 0
     assert summary["teacher"] == ["teacher1.pt"]
     assert summary["options"]["beam"] == 3
-    assert summary["bleu"]["sentences"] == len(kept)
-    assert 0 <= summary["bleu"]["score"] < 20
 
 
 def test_fairseq_trains_on_it(undisturbed: Path, tmp_path: Path) -> None:

@@ -191,9 +191,9 @@ def test_subset_is_written(pair: str, tmp_path: Path) -> None:
         assert read == [row.tolist() for row in found]
     dropped = (new / distilled_folder.TEXT / "train.dropped.tsv").read_text()
     assert dropped == "1\tempty\t\n2\ttoo long\t\n"
-    assert written.kept == [0, 3]
-    assert written.summary["dropped"] == {"too long": 1, "empty": 1, "cut": 0, "length ratio": 0}
-    assert written.summary["mean_length"] == {"source": 3, "distilled": 2.5, "reference": 3}
+    assert written["kept"] == 2
+    assert written["dropped"] == {"too long": 1, "empty": 1, "cut": 0, "length ratio": 0}
+    assert written["mean_length"] == {"source": 3, "distilled": 2.5, "reference": 3}
 
 
 def test_nothing_kept_is_refused(tmp_path: Path) -> None:
