@@ -19,6 +19,7 @@ logging.getLogger().addHandler(logging.NullHandler())
 
 import sentencepiece
 import torch
+from rapidfuzz.distance import Levenshtein
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +38,7 @@ SHIPPED = ROOT / "checkpoints" / "ua_gec"
 # System -> stock fairseq with the same beam.
 STOCK = {"beam5": "beam5", "search5": "beam5", "beam1": "beam1", "greedy": "beam1", "iad": "beam1"}
 SYSTEMS = tuple(STOCK)
+SHOWN = 3  # sentences whose iterations are printed
 COLUMNS = (
     "decoder",
     "seconds",
@@ -99,9 +101,19 @@ def worth_showing(session: Session, records: Sequence[Record], limit: int | None
         spread((SHIPPED / f"sample.{name}").read_text("utf-8").splitlines(), limit)
         for name in ("tgt", "tgt2")
     ]
-    references = dict(enumerate(zip(*texts, strict=True)))
-    words = session.task.source_dictionary, session.task.target_dictionary
-    return choosing.choose(records, worth=choosing.worth_showing(*words, references))
+    references = [[text.split() for text in pair] for pair in zip(*texts, strict=True)]
+    source, target = session.task.source_dictionary, session.task.target_dictionary
+
+    def edits_less(record: Record) -> bool:
+        written = trace.spell(record.output[:-1], target).split()
+        read = trace.spell(record.source[:-1], source).split()
+        return trace.trace(record, source, target).readable and all(
+            Levenshtein.distance(written, text) < Levenshtein.distance(read, text)
+            for text in references[record.sentence]
+        )
+
+    wanted = [record for record in records if edits_less(record)]
+    return choosing.choose(wanted if len(wanted) >= SHOWN else records, SHOWN)
 
 
 def main() -> None:

@@ -65,8 +65,7 @@ def traces(session: Session, method: str) -> list[trace.Trace]:
     if args.sentences:
         chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))
     else:
-        worth = choosing.worth_showing(*words, choosing.references_of(session, records))
-        chosen = choosing.choose(records, args.count, worth)
+        chosen = choosing.choose(records, args.count)
     told = trace.trace_beside if method == "gad" else trace.trace
     more = {"apart": True} if method == "blockwise" else {}
     return [told(record, *words, **more) for record in chosen]
