@@ -8,8 +8,6 @@ The options of a file are checked there too: see :mod:`fairseq_aggdec.stored_opt
 
 from __future__ import annotations
 
-import importlib.metadata
-import logging
 import os
 import pickle
 import re
@@ -24,8 +22,6 @@ import torch
 from fairseq_aggdec.stored_data import safe_globals
 from fairseq_aggdec.stored_options import CheckpointError as CheckpointError
 from fairseq_aggdec.stored_options import check_names, check_options
-
-logger = logging.getLogger(__name__)
 
 SUPPORTED_FAIRSEQ = "0.12.3.1"
 _HOW_TO_INSTALL = (
@@ -65,20 +61,6 @@ def check_fairseq() -> None:
     if version != SUPPORTED_FAIRSEQ:
         place = os.path.dirname(getattr(fairseq, "__file__", None) or "an unknown place")
         raise ImportError(f"The fairseq found in {place} is version {version}. {_HOW_TO_INSTALL}")
-    _warn_about_second_fairseq()
-
-
-def _warn_about_second_fairseq() -> None:
-    try:
-        other = importlib.metadata.version("fairseq")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    logger.warning(
-        "The distributions `fairseq` %s and `fairseq-fixed` are both installed and own the same "
-        "folder: removing or upgrading either one breaks the other. Better keep them apart, in "
-        "separate environments.",
-        other,
-    )
 
 
 def register_safe_globals() -> None:

@@ -193,14 +193,6 @@ def test_missing_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         compat.check_fairseq()
 
 
-def test_second_fairseq_distribution_gets_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(compat.importlib.metadata, "version", lambda name: "0.12.2")
-    compat.check_fairseq()
-    assert "`fairseq` 0.12.2 and `fairseq-fixed` are both installed" in caplog.text
-
-
 def test_a_name_that_is_not_in_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Python has names where the locale is not UTF-8; PyTorch maps no such file."""
     monkeypatch.setattr(compat, "MAPPED_FROM", 0)
