@@ -89,7 +89,7 @@ def _build_packed(
     # The file of drafts may change.
     plain = light and settings.draft_from != "file" and not any(given.values())
     if plain and not alone and isinstance(generator, CachedGenerator) and not task.learning:
-        new = ReusableGenerator(request.cfg, stock(), generator)
+        new = ReusableGenerator(request.cfg, generator)
         task.reusable.pass_on(new, partial(build, task, models, args, given, alone=True))
     return generator
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor, nn
 
 from fairseq_aggdec.methods.options.settings import Settings
 
@@ -18,39 +15,21 @@ if TYPE_CHECKING:
 MOST = 4  # generators of one task
 LEARNED = ("budget", "device_loop")  # made with the first batch
 DRAFTING = ("drafter", "foreteller", "texts")
-PLAIN = (bool, int, float, str, bytes, enum.Enum, type(None))
-
-
-def same_fields(one: Any, other: Any) -> bool:
-    """Tells whether two stock generators, or parts of them, were built of equal values and of the same objects."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, nn.Module):
-        return same_fields(vars(one), vars(other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(
-            same_fields(value, other[name]) for name, value in one.items() if name != "src_lengths"
-        )
-    if isinstance(one, Tensor):
-        return one.shape == other.shape and bool((one == other).all())
-    return isinstance(one, (*PLAIN, list, tuple, set)) and bool(one == other)
 
 
 @dataclass
 class ReusableGenerator:
-    """A generator with the options and the stock generator it was built from.
+    """A generator with the plugin's options that it was built from.
 
     Attributes:
-        drafting: its drafters when it was built; the caller may have replaced them since.
+        options: fairseq's when it was built, and ``drafting``, its drafters; the caller may have changed both since.
     """
 
     cfg: Settings
-    stock: Any
     generator: CachedGenerator
 
     def __post_init__(self) -> None:
+        self.options = self.generator.options
         own = vars(self.generator)
         self.drafting = {name: own[name] for name in DRAFTING if name in own}
 
@@ -60,7 +39,7 @@ class ReusableGenerator:
             self.cfg == other.cfg
             and type(self.generator) is type(other.generator)
             and self.generator.verifier is other.generator.verifier
-            and same_fields(self.stock, other.stock)
+            and self.options == other.options
         )
 
     def is_outdated_by(self, other: ReusableGenerator) -> bool:
