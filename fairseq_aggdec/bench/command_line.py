@@ -53,7 +53,7 @@ def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dic
     """The systems that are asked for, and by name why some cannot be measured."""
     given = [Entry(name, None, tuple(options)) for name, options in map(split, args.by_options)]
     names = args.systems or ([] if given else ["stock", "ours"])
-    drafter = any(x.partition("=")[0] in ("--drafter-path", "--nat-path") for x in arguments)
+    drafter = any(x.partition("=")[0] == "--drafter-path" for x in arguments)
     models = {"gad": drafter, "blockwise": args.heads}
     names = systems.expanded(names, [name for name, model in models.items() if model])
     if args.assistant and args.systems == ["all"] and ASSISTED not in names:
