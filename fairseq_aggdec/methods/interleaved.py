@@ -8,7 +8,7 @@ from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import OF_INTERLEAVED, Settings
-from fairseq_aggdec.methods.refusing import beam_gap, refuse_own_generator
+from fairseq_aggdec.methods.refusing import announce, beam_gap, refuse_own_generator
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
@@ -44,6 +44,7 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
         )
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.as_given('dedup')}: it must be at least 0")
+    announce(cfg, request.args)
     how = Precision(
         pack=not cfg.low_memory,
         int8=cfg.int8_all,

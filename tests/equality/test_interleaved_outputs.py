@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -71,6 +72,20 @@ def test_8_bits(directions: int, words: int) -> None:
                 for a, b in zip(found, exact, strict=True)
             )
     assert differs
+
+
+def test_8_bits_are_announced(caplog: pytest.LogCaptureFixture) -> None:
+    """They change outputs; so they do where the search is stock's."""
+    for directions in (1, 2):
+        with caplog.at_level(logging.INFO):
+            built(
+                DecodingConfig(int8="all"),
+                make_task(),
+                [lively(directions, 1)],
+                generation_options(),
+            )
+        assert "the output is that of the model in 8 bits" in caplog.text
+        caplog.clear()
 
 
 @pytest.mark.parametrize(
