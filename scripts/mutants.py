@@ -22,11 +22,12 @@ from tqdm import tqdm
 
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.results import write_table
+from scripts.recipes import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
-LOSSLESS, OPTIONS, BEAM, BOARD = (
-    f"tests/equality/test_{name}.py" for name in ("lossless", "options", "beam", "beam_on_device")
+LOSSLESS, BEAM, BOARD = (
+    f"tests/equality/test_{name}.py" for name in ("lossless", "beam", "beam_on_device")
 )
 TREES, CACHED, GAD = (
     f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder", "gad")
@@ -148,7 +149,7 @@ MUTANTS = [
         *("probabilities of an ensemble are averaged as logarithms", "engine/verifier.py"),
         "return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))",
         "return log_probs.mean(0)",
-        (LOSSLESS, OPTIONS),
+        (RULES,),
     ),
     Mutant(
         *("beam search: ends count among twice the beam", "search/beam/board.py"),
@@ -239,11 +240,11 @@ def first_failure(project: Path, tests: Sequence[str]) -> str | None:
 
 
 def markdown(found: Sequence[Outcome]) -> str:
-    rows = ["| fault | in | seen by |", "|---|---|---|"]
-    for outcome in found:
-        seen = f"`{outcome.killed_by}`" if outcome.killed_by else "**nothing**"
-        rows.append(f"| {outcome.fault} | `{outcome.file}` | {results.cell(seen)} |")
-    return "\n".join(rows)
+    rows = [
+        (one.fault, f"`{one.file}`", f"`{one.killed_by}`" if one.killed_by else "**nothing**")
+        for one in found
+    ]
+    return tables.table(["fault", "in", "seen by"], rows)
 
 
 if __name__ == "__main__":

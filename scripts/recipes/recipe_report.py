@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from text_scores import read_lines
 
 if TYPE_CHECKING:
     from scripts.recipes.aggressive.m2 import AnnotatedSentence
@@ -28,12 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class StepError(ValueError):
     """A message for the user of a recipe."""
-
-
-def read_lines(path: Path | str) -> list[str]:
-    """Lines of a text file; only a newline ends one."""
-    with open(path, encoding="utf-8", newline="\n") as lines:
-        return [line.rstrip("\r\n") for line in lines]
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
@@ -68,13 +62,7 @@ def report(args: argparse.Namespace) -> None:
     for name, reference in (pair.split("=", 1) for pair in args.sets):
         score = _scorer(args, reference)
         rows += _score_set(args, name, score)
-    result = {"title": args.title, "machine": machine(), "rows": rows}
-    (work / "results.json").write_text(
-        json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    table = format_table(result)
-    (work / "results.md").write_text(table, encoding="utf-8")
-    sys.stdout.write(table)
+    write(work / "results", args.title, rows)
 
 
 def _scorer(args: argparse.Namespace, reference: str) -> Any:
@@ -169,19 +157,6 @@ def _score_set(args: argparse.Namespace, name: str, score: Any) -> list[dict[str
     return rows
 
 
-def machine() -> dict[str, Any]:
-    """Where the times were taken."""
-    import torch
-
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 # Column: (key of a row, format); the scores come after these, the differences last.
 COLUMNS = {
     "set": ("set", "{}"),
@@ -194,20 +169,20 @@ COLUMNS = {
 DIFFERENCES = {"differ from beam 1": ("different", "{}")}
 
 
-def format_table(result: dict[str, Any]) -> str:
-    """Markdown: one row for each system and set."""
-    rows = result["rows"]
+def write(output: Path, title: str, rows: Sequence[dict[str, Any]], note: str = "") -> None:
+    """Writes OUTPUT.json and OUTPUT.md, a row for each system and set, and prints the page."""
+    from fairseq_aggdec.records import machine, results
+    from scripts.recipes import tables
+
     known = {key for key, _ in (COLUMNS | DIFFERENCES).values()} | {"command"}
     scores = {key: (key, "{:.2f}") for key in rows[0] if key not in known}
     columns = COLUMNS | scores | DIFFERENCES
-    lines = [f"# {result['title']}", "", _row(list(columns)), "|---" * len(columns) + "|"]
-    for row in rows:
-        named = row | {"system": SYSTEM_NAMES.get(row["system"], row["system"])}
-        cells = columns.values()
-        lines.append(_row([form.format(named[key]) if key in row else "" for key, form in cells]))
-    lines += ["", ", ".join(f"{key}: {value}" for key, value in result["machine"].items()), ""]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    named = [row | {"system": SYSTEM_NAMES.get(row["system"], row["system"])} for row in rows]
+    cells = (
+        [form.format(row[key]) if key in row else "" for key, form in columns.values()]
+        for row in named
+    )
+    table = f"{tables.table(list(columns), cells)}\n\n{note}"
+    command = machine.command(f"scripts.recipes.{Path(sys.argv[0]).stem}", sys.argv[1:])
+    record = results.write_table(output, title, command, table, rows)
+    sys.stdout.write(results.page(record, table))

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recipe_report import StepError, read_lines, report, write_lines
+from recipe_report import StepError, report, write_lines
+from text_scores import generated, read_lines
 
 # Steps import what they need themselves: the package brings all of fairseq along (seconds), which
 # a recipe of twenty steps need not wait for each time.
@@ -188,18 +189,10 @@ def hypotheses(args: argparse.Namespace) -> None:
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=args.model)
-    found = {}
-    for line in read_lines(Path(args.generated) / "generate.txt"):
-        if line.startswith("H-"):
-            identifier, _, pieces = line.split("\t", 2)
-            found[int(identifier[2:])] = model.decode(pieces.split())
-    n_sources = len(read_lines(args.source))
-    missing = [number for number in range(n_sources) if number not in found]
-    if missing or len(found) != n_sources:
-        raise StepError(
-            f"{len(found)} hypotheses for {n_sources} sentences; missing: {missing[:10]}"
-        )
-    write_lines(Path(args.output), [found[number] for number in range(n_sources)])
+    found = generated(Path(args.generated) / "generate.txt")
+    if len(found) != (wanted := len(read_lines(args.source))):
+        raise StepError(f"{len(found)} hypotheses for {wanted} sentences")
+    write_lines(Path(args.output), [model.decode(pieces.split()) for pieces in found])
 
 
 # -- command line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -110,19 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         score, note = translation_scorer(args) if args.set else summary_scorer(args)
-        result = {
-            "title": args.title,
-            "machine": recipe_report.machine(),
-            "rows": rows(args, score),
-            "scores": note,
-        }
-        table = f"{recipe_report.format_table(result)}\n{note}\n"
-        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        Path(f"{args.output}.json").write_text(text, encoding="utf-8")
-        Path(f"{args.output}.md").write_text(table, encoding="utf-8")
+        recipe_report.write(Path(args.output), args.title, rows(args, score), note)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    sys.stdout.write(table)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ def test_every_stage_and_the_table(data: Path, tmp_path: Path) -> None:
     done = run_recipe(work, DATA=str(data))
     assert done.returncode == 0, done.stderr[-3000:]
     record = json.loads((work / "results" / "table-valid.json").read_text())
-    found = {score["model"] for score in record["scores"]}
+    found = {score["model"] for score in record["results"]}
     assert found == {"base/1", "regular/2", "both/2"}
-    exact = [score for score in record["scores"] if score["rule"] == "exact"]
+    exact = [score for score in record["results"] if score["rule"] == "exact"]
     assert len(exact) == 2 and all(score["differ"] == 0 for score in exact)
     assert (work / "distilled" / "distillation.json").exists()
     log = (work / "heads-both-2" / "train.log").read_text()

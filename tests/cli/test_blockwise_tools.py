@@ -91,7 +91,7 @@ def data_arguments(folder: Path) -> list[str]:
     return [str(folder), *languages, "--cpu", "--max-len-b", "12"]
 
 
-# -- table: every rule of every model, once; a second run measures only what has changed
+# -- table: every rule of every model, once
 
 
 class Table:
@@ -101,13 +101,9 @@ class Table:
         self.folder = folder
         self.script = script("scripts.recipes.blockwise.table")
         self.decoded: Counter[str] = Counter()
-        self.stop_at = ""
         real_decode, real_measure = self.script.decode, self.script.measure
 
         def decode(session: Any, decoding: str, limit: int | None) -> Any:
-            rule = str(session.task.cfg.acceptance)
-            if self.stop_at == rule:
-                raise KeyboardInterrupt
             self.decoded[decoding] += 1
             return real_decode(session, decoding, limit)
 
@@ -140,11 +136,11 @@ def test_every_rule_is_measured(table: Table, capsys: pytest.CaptureFixture[str]
     record = table.run()
     assert table.decoded == {"stock": 2, "blockwise": len(table.script.RULES), "timed": 1}
     rules = ["exact", "top-2", "top-3", "minimum block 2", "minimum block 3"]
-    found = [(score["model"], score["rule"]) for score in record["scores"]]
+    found = [(score["model"], score["rule"]) for score in record["results"]]
     stock = "stock --beam 1"
     assert found == [("plain/1", stock), *(("plain/4", rule) for rule in (stock, *rules))]
-    scores = {score["rule"]: score for score in record["scores"][1:]}
-    assert {score["sentences"] for score in record["scores"]} == {SENTENCES}
+    scores = {score["rule"]: score for score in record["results"][1:]}
+    assert {score["sentences"] for score in record["results"]} == {SENTENCES}
     assert scores["exact"]["differ"] == 0
     assert scores["exact"]["bleu"] == scores[stock]["bleu"]
     assert scores["minimum block 2"]["mean_accepted"] > 1.5
@@ -162,53 +158,18 @@ def test_every_rule_is_measured(table: Table, capsys: pytest.CaptureFixture[str]
     assert "<svg" in Path(f"{table.output}-speedup.svg").read_text()
 
 
-def test_nothing_is_measured_twice(table: Table) -> None:
-    first = table.run()
-    second = table.run(models=("other/4=heads.pt", "plain/1=base.pt"))  # another name and order
-    assert table.decoded == {}
-    assert [score["bleu"] for score in second["scores"][:6]] == [
-        score["bleu"] for score in first["scores"][1:]
-    ]
-    assert {score["model"] for score in second["scores"]} == {"other/4", "plain/1"}
-    assert {speed["model"] for speed in second["speeds"]} == {"other/4"}
-
-
-def test_what_has_changed_is_measured_again(table: Table) -> None:
-    table.run()
-    write_model(table.folder / "heads.pt", table.folder, "heads", seed=2)
-    table.run()
-    assert table.decoded == {"stock": 1, "blockwise": 5, "timed": 1}  # not the base
-    table.run("--repeats", "2")
-    assert table.decoded == {"timed": 1}
-    text = table.folder / "test.src-tgt.src"
-    text.write_text(text.read_text().replace("w1 ", "w2 "))
-    table.run("--max-len-b", "9")
-    assert table.decoded == {"stock": 2, "blockwise": 5, "timed": 1}
-
-
-def test_a_killed_run_goes_on(table: Table) -> None:
-    table.stop_at = "top-k:3"
-    with pytest.raises(KeyboardInterrupt):
-        table.run()
-    table.stop_at = ""
-    record = table.run()
-    assert table.decoded == {"stock": 1, "blockwise": 3, "timed": 1}  # stock again: to compare with
-    assert len(record["scores"]) == 7
-
-
 def test_no_minimum_above_the_block(table: Table) -> None:
     record = table.run("--draft-tokens", "2", models=("plain/2=heads.pt",))
     rules = ["exact", "top-2", "top-3", "minimum block 2"]
-    assert [score["rule"] for score in record["scores"]] == ["stock --beam 1", *rules]
+    assert [score["rule"] for score in record["results"]] == ["stock --beam 1", *rules]
     assert [speed["rule"] for speed in record["speeds"]] == rules
 
 
 def test_bleu_on_tokens(table: Table) -> None:
-    """Made anew where another BLEU is asked for."""
     options = ("--time-sentences", "0", "--limit", "4")
     models = ("plain/1=base.pt",)
-    (text,) = table.run(*options, models=models)["scores"]
-    (tokens,) = table.run(*options, "--bleu", "compound", models=models)["scores"]
+    (text,) = table.run(*options, models=models)["results"]
+    (tokens,) = table.run(*options, "--bleu", "compound", models=models)["results"]
     assert "tok:13a" in text["signature"] and "compounds" not in text["signature"]
     assert "tok:none" in tokens["signature"] and "compounds split" in tokens["signature"]
     assert tokens["signature"] in table.output.with_suffix(".md").read_text()
@@ -235,15 +196,6 @@ def test_refused_before_anything_is_decoded(
     with pytest.raises(SystemExit, match=message):
         table.run(*more, models=models)
     assert table.decoded == {}
-
-
-def test_a_file_of_something_else_is_not_overwritten(table: Table) -> None:
-    table.output.parent.mkdir()
-    other = table.output.with_suffix(".json")
-    other.write_text('{"results": []}')
-    with pytest.raises(SystemExit, match="is no result of this script"):
-        table.run()
-    assert other.read_text() == '{"results": []}'
 
 
 # -- trace

@@ -128,7 +128,9 @@ def test_from_bart_to_the_table(tmp_path: Path) -> None:
     assert re.search(r"\d+ of \d+ parameters of the decoder begin as in", started)
     assert (work / "distilled" / "distillation.json").exists()
 
-    rows = {row["system"]: row for row in json.loads((work / "results.json").read_text())["rows"]}
+    rows = {
+        row["system"]: row for row in json.loads((work / "results.json").read_text())["results"]
+    }
     assert list(rows) == ["verifier, our greedy", "GAD", "GAD++ (5,3.0)"]
     for row in rows.values():
         assert row["sentences"] == PAIRS["test"]

@@ -19,12 +19,12 @@ from fairseq_cli import preprocess
 from fairseq_aggdec.cli import lattice_tables
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
 from fairseq_aggdec.lattice.candidates import CandidateModel
-from scripts.recipes.lattice import align, recall_table
+from scripts.recipes.lattice import recall_table
 from tests.support import random_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 Main = Callable[[Sequence[str]], None]
-ALIGN, TABLES, RECALL = align.main, lattice_tables.main, recall_table.main
+TABLES, RECALL = lattice_tables.main, recall_table.main
 # A program with the options of fast_align: word t comes from word t.
 DIAGONAL = """
 import sys
@@ -77,18 +77,6 @@ def tables(data: Path) -> str:
     program.chmod(0o755)
     aligner = ["--fast-align", str(program), "--symmetrisation", "forward"]
     return run(TABLES, data, "--held-out", "10", *aligner)
-
-
-def test_links_of_data_and_of_text_are_the_same(data: Path, tmp_path: Path) -> None:
-    printed = run(ALIGN, "--data", data, "--output", tmp_path / "data.links", "--iterations", "3")
-    text = [data.parent / "train.src", data.parent / "train.tgt"]
-    run(ALIGN, "--text", *text, "--output", tmp_path / "text.links", "--iterations", "3")
-    lines = (tmp_path / "data.links").read_text().splitlines()
-    assert len(lines) == 302
-    assert lines[0] == lines[-1] == ""
-    assert printed.endswith(f"{sum(line.count('-') for line in lines)} links\n")
-    # Estimation starts alike whatever the words are called.
-    assert (tmp_path / "text.links").read_text().splitlines() == lines
 
 
 def test_tables_hold_the_translations(data: Path, tables: str) -> None:
@@ -144,15 +132,7 @@ def test_what_is_missing_is_named(data: Path, tmp_path: Path) -> None:
     missing = tmp_path / "tables"
     line = refused(RECALL, data, "--tables", missing, "--output", tmp_path / "recall")
     assert "tables holds no lattice tables" in line
-    assert "no program gone" in refused(
-        ALIGN,
-        "--data",
-        data,
-        "--output",
-        tmp_path / "x",
-        "--fast-align",
-        "gone",
-    )
+    assert "no program gone" in refused(TABLES, data, "--fast-align", "gone", "--output", missing)
 
 
 def test_links_of_other_data_are_refused(data: Path, tables: str, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,7 @@ from fairseq_cli import train
 
 from fairseq_aggdec.cli import lattice_tables
 from fairseq_aggdec.compat import CheckpointError
-from scripts.recipes.lattice import dump as lattice_dump
-from tests.cli.commands import CUT, PLUGIN, TRAINING, Result, Trained, run
+from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 
 
 def train_scorer(trained: Trained, folder: Path, *options: str | Path, updates: int) -> Result:
@@ -60,46 +57,18 @@ def test_options(trained: Trained, scorer: Path) -> None:
     assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
 
 
-def dump(trained: Trained, scorer: Path, *options: str | Path) -> None:
-    common = [trained.data, *PLUGIN, "--path", scorer, "--cpu", "--gen-subset", "test", *CUT]
-    lattice_dump.main([str(option) for option in [*common, *options]])
-
-
-def test_a_sentence_is_dumped(
-    trained: Trained, scorer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = trained.generate("lattice", "--unnormalized", path=scorer).lines("H")
-    for sentence in ("3", "40"):
-        dump(trained, scorer, "--sentence", sentence, "--output", tmp_path / "one")
-        made = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
-        score, text = texts[sentence].split("\t")
-        assert made["best"] == text
-        bits = made["score"] / math.log(2)  # as fairseq prints scores
-        assert bits == pytest.approx(float(score), abs=1e-3)
-        words = [symbol for symbol in made["path"] if symbol not in ("</s>", "<pad>")]
-        assert " ".join(words) == text
-        assert capsys.readouterr().out.split("\t") == [f"{made['score']:.3f}", f"{text}\n"]
-        assert ElementTree.parse(tmp_path / "one.svg").getroot().tag.endswith("svg")
-        assert (tmp_path / "one.dot").read_text(encoding="utf-8").startswith("digraph lattice")
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "variant",
     [
-        (["--sentence", "53"], "--sentence 53: test has sentences 0 to 52"),
-        (["--incoming", "-1"], "--incoming is -1"),
-        (["--variant", "lattice-candidates=0"], "--variant lattice-candidates=0"),
-        (["--variant", "lattice-length-window=-1"], "--variant lattice-length-window=-1"),
-        (["--variant", "lattice-candidates=2"], "--variant lattice-length-window=0"),
-        (["--variant", "lattice-least-probability=1.5"], "--variant lattice-least-probability=1.5"),
+        "lattice-candidates=0",
+        "lattice-length-window=-1",
+        "lattice-candidates=2",  # with a window there is no room for a word
+        "lattice-least-probability=1.5",
     ],
 )
-def test_a_dump_refuses_what_cannot_be(
-    trained: Trained, scorer: Path, options: list[str], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit, match=message):
-        dump(trained, scorer, *options, "--output", tmp_path / "none")
-    assert not list(tmp_path.iterdir())
+def test_variants_that_cannot_be_are_refused(trained: Trained, scorer: Path, variant: str) -> None:
+    with pytest.raises(ValueError, match=f"--variant {variant.partition('=')[0][:8]}"):
+        trained.generate("lattice", "--variant", variant, path=scorer)
 
 
 def test_training_resumes(trained: Trained, scorer: Path) -> None:

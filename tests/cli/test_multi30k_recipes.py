@@ -93,7 +93,7 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     summary = json.loads((work / "verifier-greedy-sampled-de-en" / "distillation.json").read_text())
     assert sorted(summary["subsets"]) == ["train", "train1"]
-    rows = json.loads(output.with_suffix(".json").read_text())["scores"]
+    rows = json.loads(output.with_suffix(".json").read_text())["results"]
     assert {row["model"] for row in rows} == {"regular/1", "distillation/1", "both/4"}
     exact = [row for row in rows if row["rule"] == "exact"]
     assert exact and all(row["differ"] == 0 for row in exact)

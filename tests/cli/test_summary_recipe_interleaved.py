@@ -51,7 +51,7 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     result = recipe("interleaved_summaries", data, WORK=str(work), **SETTINGS)
     assert result.returncode == 0, result.stderr[-3000:]
-    rows = json.loads((work / "results-interleaved.json").read_text())["rows"]
+    rows = json.loads((work / "results-interleaved.json").read_text())["results"]
     assert [row["system"] for row in rows] == [
         "Transformer, raw, beam 2",
         "Transformer, raw, beam 2, this engine",

@@ -127,7 +127,7 @@ def test_the_sheet_holds_every_system(
     systems = ["--system", "regular/1", model, "--system", "again", model]
     sheet([str(folder / "data"), "--cpu", *output, *systems, "--batch-size", "2"])
     record = json.loads((tmp_path / "sheet.json").read_text(encoding="utf-8"))
-    by_name = {system["name"]: system for system in record["systems"]}
+    by_name = {system["name"]: system for system in record["results"]}
     assert list(by_name) == ["nearest neighbour", "bicubic", "regular/1", "again"]
     assert record["images"] == 5
     for name in ("regular/1", "again"):

@@ -50,7 +50,7 @@ def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> No
     assert record["table_2"]["1"] == {"regular": 1.0}  # the base
     log = (tmp_path / "heads-regular-2" / "train.log").read_text()
     assert re.search(r"checkpoint_best.*score [12]\.", log)  # tokens per iteration, not a loss
-    by_name = {system["name"]: system for system in record["systems"]}
+    by_name = {system["name"]: system for system in record["results"]}
     assert by_name["regular/2"]["identical_to_first"] == 3  # the base is frozen, head 1 is the base
     again = run_recipe()
     assert again.returncode == 0

@@ -90,7 +90,7 @@ def test_from_corpus_to_shipped_folder(tmp_path: Path) -> None:
         assert (work / "text" / name).read_text().count("\n") == 24
 
     assert "copied pieces" in (work / "valid.md").read_text()
-    rows = json.loads((work / "results.json").read_text())["rows"]
+    rows = json.loads((work / "results.json").read_text())["results"]
     assert [row["system"] for row in rows] == list(SYSTEMS)
     for row in rows:
         assert row["different"] == 0

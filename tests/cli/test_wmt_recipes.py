@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows(work: Path, name: str) -> dict[str, dict[str, Any]]:
     result = json.loads((work / f"{name}.json").read_text())
-    return {row["system"]: row for row in result["rows"]}
+    return {row["system"]: row for row in result["results"]}
 
 
 def test_gad_from_teacher_to_table(made: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
     settings["STUDENTS"] = "2x2+middle-to-side"
     result = recipe("interleaved_wmt", "wmt16-en-ro", work, **settings)
     assert result.returncode == 0, result.stderr[-3000:]
-    rows = json.loads((work / "results-ro-en-interleaved.json").read_text())["rows"]
+    rows = json.loads((work / "results-ro-en-interleaved.json").read_text())["results"]
     assert [row["system"] for row in rows] == [
         "Transformer, raw, beam 2",
         "Transformer, raw, beam 2, this engine",

@@ -58,7 +58,7 @@ def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
     result = recipe("lattice_wmt", "wmt14-en-de", work, **chosen)
     assert result.returncode == 0, result.stderr[-3000:]
     record = json.loads((work / "results-de-en.json").read_text())
-    table: dict[str, dict[str, Any]] = {row["system"]: row for row in record["rows"]}
+    table: dict[str, dict[str, Any]] = {row["system"]: row for row in record["results"]}
     assert list(table) == [
         "teacher, beam 5",
         "teacher, beam 1",

@@ -139,24 +139,6 @@ def test_a_limit_of_drafts_changes_the_number_of_calls_only(copier: Any) -> None
     assert accepted["1"] < accepted["3"] < accepted["all"]
 
 
-def test_input_guided_decoding_takes_fewer_iterations(copier: Any) -> None:
-    sample = make_batch(random_sources(12, 24))
-    task = make_task("iad")
-    found = generate(task, [copier], sample)
-    assert sum(h["steps"] for h in found) < 0.6 * sum(len(h["tokens"]) for h in found)
-    assert task.counters.mean_accepted_tokens > 1.6
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("decoding", ["greedy", "iad"])
-def test_random_models(seed: int, decoding: str) -> None:
-    """They never end: the maximum length forces the end."""
-    task = make_task(decoding)
-    model = make_model(task, seed)
-    sample = make_batch(random_sources(seed, 8))
-    assert_same(generate(task, [model], sample), stock([model], sample))
-
-
 @pytest.mark.parametrize("options", ACTIVATED.values(), ids=ACTIVATED)
 def test_activations(options: dict[str, Any]) -> None:
     """Large products, so that one activation is not nearly another."""
@@ -189,20 +171,6 @@ def test_models_that_drop_the_tail(weight: float) -> None:
     assert all(h["tokens"].tolist().count(2) == 1 for h in expected)
 
 
-def test_ensemble(copier: Any) -> None:
-    task = make_task("iad")
-    models = [copier, trained_copier(updates=150, seed=2)[1]]
-    sample = make_batch(random_sources(14, 8))
-    assert_same(generate(task, models, sample), stock(models, sample))
-
-
-def test_a_row_of_a_batch_is_the_sentence_alone(copier: Any) -> None:
-    sources = random_sources(15, 6)
-    together = generate(make_task("iad"), [copier], make_batch(sources))
-    for source, row in zip(sources, together, strict=True):
-        assert_same(generate(make_task("iad"), [copier], make_batch([source])), [row])
-
-
 def test_dictionaries_that_differ() -> None:
     """Drafts go by symbol: the target has the source's words in another order, and lacks some."""
     words = [f"w{i}" for i in range(WORDS)]
@@ -230,21 +198,6 @@ def test_drafting_stops_where_nothing_is_copied(copier: Any) -> None:
         assert_same(found, stock([copier], sample))
     assert 100 < task.counters.undrafted < 360
     assert "decoded without drafts, as by --decoding greedy" in task.counters.summary()
-
-
-def test_decoding_while_training(copier: Any) -> None:
-    """The generator is built once before training; weights change under it."""
-    task = make_task("greedy")
-    model = make_model(task, 5)
-    sample = make_batch(random_sources(18, 4))
-    generator = task.build_generator([model], _options())
-    for _ in range(3):
-        for parameter in model.parameters():
-            parameter.data.mul_(1.2)
-        model.train()  # the trainer does; generation must not see dropout
-        model.eval()
-        found = [row[0] for row in task.inference_step(generator, [model], sample)]
-        assert_same(found, stock([model], sample))
 
 
 def _options() -> Any:

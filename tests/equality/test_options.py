@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.equality.test_blockwise import headed
 from tests.support import (
@@ -23,7 +21,6 @@ from tests.support import (
     make_batch,
     make_model,
     make_task,
-    random_sources,
     stock,
     trained_copier,
 )
@@ -44,31 +41,6 @@ def models(copier: Any) -> dict[str, Any]:
 
 def sample() -> dict[str, Any]:
     return make_batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [20, 24, 26, 30, 20, 21], [3, 9, 3]])
-
-
-@settings(max_examples=40)
-@given(
-    method=st.sampled_from(METHODS),
-    seed=st.integers(0, 5),
-    options=st.fixed_dictionaries(
-        {},
-        optional={
-            "min_len": st.integers(1, 8),
-            "unkpen": st.floats(-3, 3),
-            "lenpen": st.floats(0, 2),
-            "unnormalized": st.booleans(),
-            "temperature": st.floats(0.5, 3),
-            "max_len_b": st.integers(8, 14),
-        },
-    ),
-)
-def test_options_together(
-    models: dict[str, Any], method: str, seed: int, options: dict[str, Any]
-) -> None:
-    model, batch = models[method], make_batch(random_sources(seed, 3))
-    assert_same(
-        generate(make_task(method), [model], batch, **options), stock([model], batch, **options)
-    )
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
@@ -107,29 +79,6 @@ def test_allowed_tokens_are_refused(copier: Any, models: dict[str, Any], method:
             generation_options(),
             prefix_allowed_tokens_fn=lambda *_: [2],
         )
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "--nbest": {"nbest": 2},
-    "--sampling": {"sampling": True},
-    "--diverse-beam-groups": {"diverse_beam_groups": 2},
-    "--diversity-rate": {"diversity_rate": 0.5},
-    "--constraints": {"constraints": "ordered"},
-    "--lm-path": {"lm_path": "lm.pt"},
-    "--retain-dropout": {"retain_dropout": True},
-}
-
-
-@pytest.mark.parametrize("option", REFUSED)
-@pytest.mark.parametrize("method", METHODS)
-def test_refused_before_decoding(models: dict[str, Any], option: str, method: str) -> None:
-    with pytest.raises(ValueError, match=option):
-        make_task(method).build_generator([models[method]], generation_options(**REFUSED[option]))
-
-
-def test_minimum_above_maximum_is_refused(copier: Any) -> None:
-    with pytest.raises(ValueError, match="--min-len 30"):
-        generate(make_task("iad"), [copier], sample(), min_len=30, max_len_b=20)
 
 
 def _messages(caplog: pytest.LogCaptureFixture, part: str) -> Sequence[str]:

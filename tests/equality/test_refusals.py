@@ -9,7 +9,6 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_aggdec.methods import gad as gad_method
 from tests.support import generate, make_batch, make_model, make_task
 
 SAMPLE = make_batch([[5, 6], [7]])
@@ -19,34 +18,6 @@ def refused(decoding: str, model: Any, **options: Any) -> str:
     with pytest.raises(ValueError) as error:
         generate(make_task(decoding, **options), [model], SAMPLE)
     return str(error.value)
-
-
-@pytest.mark.parametrize("decoding", ["greedy", "iad"])
-@pytest.mark.parametrize(("directions", "words"), [(2, 1), (1, 2)])
-def test_models_that_write_several_words_per_step(
-    decoding: str, directions: int, words: int
-) -> None:
-    model = make_model(
-        make_task(), 5, "interleaved_transformer", directions=directions, words_per_direction=words
-    )
-    assert "use --decoding interleaved" in refused(decoding, model)
-
-
-def test_a_block_that_yields_less_than_asked_for() -> None:
-    model = make_model(make_task(), 5, "blockwise_transformer", block_size=3)
-    assert "an iteration yields at most 3 tokens" in refused("blockwise", model, acceptance="min:4")
-    few = refused("blockwise", model, acceptance="min:3", draft_tokens="2")
-    assert few == "--acceptance min:3: an iteration yields at most 2 tokens"
-
-
-@pytest.mark.parametrize("options", [{"acceptance": "min:2"}, {"acceptance": "top-k"}], ids=str)
-def test_the_drafter_alone_has_no_verifier(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafter = make_model(make_task(), 3, "nar_drafter", block_size=3)
-    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter)
-    found = refused("nar", make_model(make_task(), 5), drafter_path="drafter.pt", **options)
-    assert "needs a verifier, --decoding nar has none" in found
 
 
 @pytest.mark.parametrize(
@@ -70,24 +41,6 @@ def test_windows_of_a_fixed_shape_are_not_for_beam_search() -> None:
         ValueError, match="--strict does not go with --decoding beam: give --beam 1"
     ):
         generate(make_task("beam", strict=4), [make_model(make_task(), 5)], SAMPLE, beam=2)
-
-
-def test_options_without_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    model = make_model(make_task(), 5)
-    with caplog.at_level(logging.WARNING):
-        generate(make_task("greedy", drafter_path="drafter.pt", dedup=2), [model], SAMPLE)
-    assert "--drafter-path has no effect with --decoding greedy" in caplog.text
-    assert "--variant dedup has no effect with --decoding greedy" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        generate(make_task("iad", acceptance="min:2"), [model], SAMPLE)
-    assert "no effect" not in caplog.text
-
-
-@pytest.mark.parametrize("decoding", ["stock", "beam", "greedy", "iad", "interleaved"])
-def test_a_beam_without_hypotheses(decoding: str) -> None:
-    with pytest.raises(ValueError, match="--beam 0: it must be at least 1"):
-        generate(make_task(decoding), [make_model(make_task(), 5)], SAMPLE, beam=0)
 
 
 @pytest.mark.parametrize("decoding", ["stock", "beam"])

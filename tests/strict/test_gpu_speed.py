@@ -20,6 +20,7 @@ import torch
 
 from fairseq_aggdec.kernels.gpu.nvrtc import Module
 from fairseq_aggdec.kernels.switches import VARIABLE
+from scripts.recipes import tables
 from scripts.recipes.gpu import run as gpu_run
 from scripts.recipes.gpu.each_kernel import launches
 from scripts.recipes.gpu.plan import Plan, Row, Rows, Stage
@@ -267,7 +268,7 @@ def test_rows_name_the_kernels_that_ran() -> None:
 def test_what_is_a_fault() -> None:
     rows: list[Row] = [{"differ": 0, "BUGs": 0}, {"differ": 2}, {"BUGs": 1}, {"error": "x"}]
     assert gpu_run.faults({"rows": [*rows, {"ties": 3}]}) == 3
-    table = gpu_run.table([{"a": 1.5, "b": None}, {"c": 2e-6}])
+    table = tables.of_rows([{"a": 1.5, "b": None}, {"c": 2e-6}])
     assert table.splitlines() == [
         "| a | b | c |",
         "|---|---|---|",

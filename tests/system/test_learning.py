@@ -98,7 +98,7 @@ def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
         [str(data), "--models", f"both/4={model}", *options]
     )
     assert "| both/4 | 500 | exact |" in output.with_suffix(".md").read_text()
-    scores = json.loads(output.with_suffix(".json").read_text())["scores"]
+    scores = json.loads(output.with_suffix(".json").read_text())["results"]
     return {score["rule"]: score for score in scores}
 
 

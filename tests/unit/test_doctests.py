@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the package are run as they are printed."""
+"""The examples in the docstrings of the package and the scripts are run as they are printed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import fairseq_aggdec
-
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in Path(fairseq_aggdec.__path__[0]).rglob("*.py")
+    for folder in ("fairseq_aggdec", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
 

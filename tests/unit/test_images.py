@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from pathlib import Path
@@ -30,7 +29,6 @@ from scripts.recipes.images.make_images import (
     central_square,
     main,
     photograph_sets,
-    random_squares,
     shrink,
     split_randomly,
     tiles,
@@ -115,40 +113,12 @@ def test_the_papers_celeba_square() -> None:
     assert square.tobytes() == image.crop((20, 40, 158, 178)).tobytes()
 
 
-def test_margins_that_leave_nothing_are_refused() -> None:
-    with pytest.raises(ImageDataError, match="--margins 5 0 leave nothing of 20x10 pixels"):
-        central_square(Image.new("L", (20, 10)), (5, 0))
-
-
 @given(st.integers(1, 400), st.integers(1, 400))
 def test_tiles_cover_every_pixel_once(width: int, height: int) -> None:
     found = tiles(Image.new("L", (width, height)))
     assert sum(tile.width * tile.height for tile in found) == width * height
     assert min(tile.width for tile in found) >= min(width, 96)
     assert min(tile.height for tile in found) >= min(height, 96)
-
-
-def test_random_squares_lie_in_their_source() -> None:
-    # Two images of one colour each: a square that left its source would show black.
-    sources = [Image.new("L", (40, 30), 100), Image.new("L", (20, 50), 200)]
-    sides = []
-    for square in random_squares(sources, 60, 16, True, random.Random(1)):
-        assert square.width == square.height
-        assert square.getextrema() in ((100, 100), (200, 200))
-        sides.append(square.width)
-    assert min(sides) >= 16
-    assert 20 < max(sides) <= 30
-
-
-def test_squares_are_mirrored_only_where_wanted() -> None:
-    ramp = Image.fromarray(np.tile(np.arange(20, dtype=np.uint8), (20, 1)))
-
-    def falling(mirror: bool) -> int:
-        found = random_squares([ramp], 50, 10, mirror, random.Random(2))
-        return sum(square.getpixel((0, 0)) > square.getpixel((9, 0)) for square in found)
-
-    assert falling(False) == 0
-    assert 10 < falling(True) < 40
 
 
 # -- sets
@@ -226,13 +196,6 @@ def test_the_command_takes_a_folder_and_a_partition(folder: Path, tmp_path: Path
     assert brightness(tmp_path, "train") == [0]
 
 
-def test_a_folder_without_partition_is_split_by_images(folder: Path, tmp_path: Path) -> None:
-    main(["--output", str(tmp_path), "--images", str(folder)])
-    found = [brightness(tmp_path, split) for split in ("train", "valid", "test")]
-    assert sorted(itertools.chain(*found)) == [0, 40, 80, 120, 160, 200]
-    assert [len(part) for part in found] == [4, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -257,13 +220,6 @@ def test_unusable_folders_are_named(
     with pytest.raises(SystemExit) as stopped:
         main(["--output", str(tmp_path / "out"), *given_options])
     assert message in str(stopped.value)
-
-
-def test_too_few_images_are_named(folder: Path, tmp_path: Path) -> None:
-    for index in range(2, 6):
-        (folder / f"{index}.png").unlink()
-    with pytest.raises(SystemExit, match="no image is left for the set 'train'"):
-        main(["--output", str(tmp_path), "--images", str(folder)])
 
 
 @pytest.mark.parametrize(

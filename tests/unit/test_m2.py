@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scripts.recipes.aggressive.m2 import (
     AnnotatedSentence,
@@ -145,30 +143,3 @@ def test_command_reports_a_malformed_file(
         main(["--source", str(tmp_path / "x"), str(gold)])
     assert caught.value.code == 2
     assert f"{gold}:2" in capsys.readouterr().err
-
-
-WORDS = st.sampled_from(["a", "b", "c", "dd", "ee"])
-
-
-@st.composite
-def annotated_sentences(draw: st.DrawFn) -> tuple[AnnotatedSentence, list[str]]:
-    """A sentence with disjoint edits, and its correction built piece by piece."""
-    tokens: list[str] = []
-    corrected: list[str] = []
-    edits = []
-    for _ in range(draw(st.integers(0, 5))):
-        kept = draw(st.lists(WORDS, min_size=1, max_size=3))
-        tokens += kept
-        corrected += kept
-        removed, added = draw(st.lists(WORDS, max_size=2)), draw(st.lists(WORDS, max_size=2))
-        edits.append(Edit(len(tokens), len(tokens) + len(removed), "X", (tuple(added),), 0))
-        tokens += removed
-        corrected += added
-    return AnnotatedSentence(tuple(tokens), {0: tuple(edits)}), corrected
-
-
-@given(annotated_sentences())
-def test_disjoint_edits_build_the_correction(case: tuple[AnnotatedSentence, list[str]]) -> None:
-    sentence, corrected = case
-    assert sentence.corrected() == corrected
-    assert sentence.characters().corrected() == list("".join(corrected))

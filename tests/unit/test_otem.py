@@ -20,35 +20,6 @@ def words(line: str) -> list[str]:
 REFERENCE = words("a dog sees the dog")
 
 
-@pytest.mark.parametrize(
-    ("hypothesis", "n", "over"),
-    [
-        ("a dog sees the dog", 1, 0),
-        ("dog dog dog", 1, 1),  # the reference has two
-        ("cat cat cat", 1, 2),  # it has none, and one is no repetition
-        ("cat bird", 1, 0),
-        ("a dog a dog a dog", 2, 3),  # "a dog" twice too often, "dog a" once
-        ("a", 2, 0),
-    ],
-)
-def test_over_matches(hypothesis: str, n: int, over: int) -> None:
-    assert otem.over_matches(words(hypothesis), REFERENCE, n) == over
-
-
-@pytest.mark.parametrize(
-    ("hypothesis", "n", "missing"),
-    [
-        ("a dog sees the dog", 4, 0),
-        ("a dog sees the", 1, 1),  # one of two dogs
-        ("a dog sees the", 2, 1),
-        ("dog dog dog", 1, 3),
-        ("", 4, 2),
-    ],
-)
-def test_missing_matches(hypothesis: str, n: int, missing: int) -> None:
-    assert otem.missing_matches(words(hypothesis), REFERENCE, n) == missing
-
-
 def slowly(pairs: list[tuple[list[str], list[str]]], over: bool) -> float:
     """OTEM (``over``) or UTEM without counters: every n-gram of a sentence is looked for in lists."""
     shares = []
@@ -98,15 +69,6 @@ def test_scores_of_a_set_with_their_length_penalties() -> None:
     short = [(words("so it"), words("so it is now"))]
     assert otem.otem(short) == 0
     assert otem.utem(short) == pytest.approx(exp(1 - 2 / 4) * (2 / 4 * 2 / 3) ** 0.25)
-
-
-def test_repetition_is_what_otem_sees_and_omission_what_utem_sees() -> None:
-    wanted = ["Two dogs run over the green grass ."]
-    repeated = otem.scored("repeated", ["Two dogs run over run over the green grass ."], wanted)
-    omitted = otem.scored("omitted", ["Two dogs run over grass ."], wanted)
-    assert repeated.otem > omitted.otem
-    assert omitted.utem > repeated.utem
-    assert repeated.length_ratio == pytest.approx(10 / 8)
 
 
 def test_files_of_both_kinds_and_the_table(tmp_path: Path) -> None:

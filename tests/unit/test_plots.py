@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 
 from fairseq_aggdec.report.colours import COLOURS, SERIES
 from scripts.recipes import paper_plots, svg
-from scripts.recipes.lattice import drawing
 from scripts.recipes.svg import Label
-from tests.unit.test_lattice_drawing import make_record
 
 SPACE = "{http://www.w3.org/2000/svg}"
 LABEL = Label(
@@ -68,12 +65,6 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_contrast_is_that_of_the_guidelines() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#888888", "#ffffff") == pytest.approx(3.54, abs=0.01)
-    assert contrast("#ffffff", "#888888") == contrast("#888888", "#ffffff")
-
-
 def test_all_colours_can_be_read_in_light_and_dark() -> None:
     for role, pair in COLOURS.items():
         if role not in (*BEHIND, "line"):
@@ -101,22 +92,3 @@ def test_there_is_no_plot_of_one_point(tmp_path: Path) -> None:
     assert paper_plots.lines({"": {"a": [(1, 2, "")]}}, "x", "y", LABEL, path) is None
     assert paper_plots.time_by_length([3], [20], {"encoder": [1]}, LABEL, path) is None
     assert not path.exists()
-
-
-def test_two_drawings_of_a_lattice_fit_into_one_page() -> None:
-    drawn = [drawing.svg(make_record(None), name) for name in ("first", "second")]
-    ids = [set(re.findall(r'\bid="([^"]*)"', text)) for text in drawn]
-    assert ids[0] and not set.intersection(*ids)
-    root = ElementTree.fromstring(drawn[0])
-    assert root.get("role") == "img" and root.get("viewBox")
-    assert [root.findtext(f"{SPACE}{part}") for part in ("title", "desc")] == [
-        "Lattice of 3 positions, its best path in bold",
-        "Best path: c b </s>",
-    ]
-
-
-def test_lattice_drawings_change_with_the_theme() -> None:
-    rules = re.findall(r"<style>(.*?)</style>", drawing.svg(make_record(None)))[0]
-    dark = {what: pair[1] for what, pair in COLOURS.items()}
-    assert f"#lattice rect{{fill:{dark['paper']}}}" in rules
-    assert f"#lattice text{{fill:{dark['ink']}}}" in rules

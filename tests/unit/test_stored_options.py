@@ -17,7 +17,6 @@ from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
-from fairseq_aggdec import compat
 from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.pipelines import takeover
 from fairseq_aggdec.stored_options import EVALUATED, check_names, check_options, option, runs_code
@@ -184,16 +183,6 @@ def test_what_a_task_builds_from_is_looked_at(part: str, monkeypatch: pytest.Mon
             TASK_REGISTRY["translation"].setup_task(options)
         else:
             getattr(make_task(), f"build_{part}")(options)
-
-
-def test_a_file_cannot_name_a_folder_of_code(shipped: dict[str, Any], tmp_path: Path) -> None:
-    """``user_dir`` is stored by every run that was told one; nobody imports it."""
-    (tmp_path / "plugin").mkdir()
-    (tmp_path / "plugin" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    folder = str(tmp_path / "plugin")
-    state = shipped | {"cfg": shipped["cfg"] | {"common": {"user_dir": folder}}}
-    compat.load_checkpoint(str(changed(state, tmp_path, user_dir=folder)))
-    assert not (tmp_path / "ran").exists()
 
 
 # -- names

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.lattice.alignment import estimation
 from fairseq_aggdec.lattice.alignment.word_alignment import Aligner, Link, read_links
-from scripts.recipes.lattice.align import read_text
 
 # Source ||| target ||| links ||| links with -r: what the original, compiled from its sources, wrote with -d -o -v.
 RECORDED = [
@@ -66,15 +65,6 @@ def test_a_line_of_another_form_is_named(tmp_path: Path, bad: str) -> None:
     path.write_text(f"0-0\n\n1-1 2-2\n{bad}\n0-0\n")
     with pytest.raises(ValueError, match=r"links, line 4: .* is not of the form 0-0 1-2"):
         list(read_links(path, 3))
-
-
-def test_texts_of_different_length_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "one").write_text("a b\n\nc\n")
-    (tmp_path / "two").write_text("d\ne\n")
-    pairs = read_text(tmp_path / "one", tmp_path / "two")
-    assert [next(pairs), next(pairs)] == [(["a", "b"], ["d"]), ([], ["e"])]
-    with pytest.raises(ValueError, match="different numbers of lines"):
-        next(pairs)
 
 
 # -- words and numbers, a program

@@ -28,6 +28,7 @@ from fairseq_aggdec.records.gec_score import (
     extract_edits,
     read_sentences,
 )
+from scripts.recipes import tables
 
 LEAST_RUN = 3  # tokens; shorter agreements with the source are as often chance as copying
 
@@ -171,13 +172,15 @@ def format_table(scores: dict[str, GecScore], unit: str) -> str:
     """Markdown, one row for each hypothesis file; ``unit`` is what copied runs are counted in."""
     columns = ["hypothesis", "P", "R", "F0.5", "right edits", "edits", "gold edits"]
     columns += ["changed sentences", f"copied {unit} (%)", f"mean copied run ({unit})"]
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    for name, score in scores.items():
-        cells = [name, *(f"{100 * x:.2f}" for x in (score.precision, score.recall, score.f))]
-        cells += [str(n) for n in (score.correct, score.proposed, score.gold)]
-        cells += [str(score.changed_sentences), f"{100 * score.copied_share:.1f}"]
-        lines.append("| " + " | ".join([*cells, f"{score.mean_copied_run:.1f}"]) + " |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [
+            *(name, *(100 * x for x in (score.precision, score.recall, score.f))),
+            *(score.correct, score.proposed, score.gold, score.changed_sentences),
+            *(f"{x:.1f}" for x in (100 * score.copied_share, score.mean_copied_run)),
+        ]
+        for name, score in scores.items()
+    ]
+    return tables.table(columns, rows) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

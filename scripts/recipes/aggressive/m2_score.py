@@ -11,19 +11,15 @@ edits, so the scorer takes the set that agrees best with the gold.
 2. *Best path.* Most gold edits first, then fewest steps outside of them, then fewest edits.
 3. *Annotators.* For each sentence the annotator who gives the best F of the corpus so far. So the
    result depends on the order of the sentences; that is the official definition.
-
-As a command: ``python -m scripts.recipes.aggressive.m2_score HYPOTHESES GOLD.m2``
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from scripts.recipes.aggressive.m2 import AnnotatedSentence, Edit, M2Error, read_m2
+from scripts.recipes.aggressive.m2 import AnnotatedSentence, Edit
 
 Vertex = tuple[int, int]
 State = tuple[int, int]  # (first gold edit still free, kept words in the present edit or OUTSIDE)
@@ -224,47 +220,3 @@ def _is_edit(lattice: Lattice, begin: Vertex, end: Vertex, max_unchanged: int) -
                 seen.add(state)
                 pending.append(state)
     return False
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print precision, recall and F of tokenised HYPOTHESES, one a line, against GOLD (M2)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.recipes.aggressive.m2_score", description=main.__doc__
-    )
-    parser.add_argument("hypotheses", metavar="HYPOTHESES")
-    parser.add_argument("gold", metavar="GOLD")
-    parser.add_argument(
-        "--beta", type=float, default=0.5, help="weight of recall in F (default: 0.5)"
-    )
-    parser.add_argument(
-        "--max-unchanged", type=int, default=2, help="kept words inside one edit (default: 2)"
-    )
-    parser.add_argument(
-        "--characters",
-        action="store_true",
-        help="score over characters; spaces are ignored (Chinese)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    args = parser.parse_args(argv)
-    with open(args.hypotheses, encoding="utf-8", newline="\n") as lines:
-        hypotheses = [line.split() for line in lines]
-    try:
-        gold = list(read_m2(args.gold))
-    except M2Error as error:
-        parser.exit(2, f"error: {error}\n")
-    if len(gold) != len(hypotheses):
-        parser.exit(2, f"error: {len(hypotheses)} hypotheses but {len(gold)} gold sentences\n")
-    if args.characters:
-        gold = [sentence.characters() for sentence in gold]
-        hypotheses = [list("".join(tokens)) for tokens in hypotheses]
-    score = corpus_m2(hypotheses, gold, args.beta, args.max_unchanged)
-    if args.json:
-        print(json.dumps(asdict(score)))
-    else:
-        print(f"Precision   : {score.precision:.4f}")
-        print(f"Recall      : {score.recall:.4f}")
-        print(f"F_{args.beta:g}       : {score.f:.4f}")
-
-
-if __name__ == "__main__":
-    main()

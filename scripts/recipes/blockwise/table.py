@@ -8,14 +8,11 @@ takes every flag of fairseq-generate. Each model decodes the set with stock fair
 beside each. A model without block heads is the k = 1 of its setting. Then some sentences are timed one at a time
 against our own greedy decoding of the same model, all in turn.
 
-Every result is written as soon as it is there. The same command goes on after a kill, and measures again only what
-has changed: the checkpoint's bytes, the sentences, an option of decoding, for times also the machine.
+The results of a model are written as soon as they are there.
 """
 
 import argparse
 import copy
-import hashlib
-import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
@@ -80,52 +76,13 @@ def decode(session: Session, decoding: str, limit: int | None) -> tuple[dict[int
     return found, counters
 
 
-def digest(*parts: object) -> str:
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def file_digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def conditions(session: Session, limit: int | None) -> dict[str, Any]:
-    """What the numbers of any model depend on: the sentences and the options of decoding, not where they lie."""
-    cfg = session.cfg
-    task = OmegaConf.to_container(OmegaConf.create(vars_of(cfg.task)))
-    assert isinstance(task, dict)
-    sentences = [
-        [session.dataset[i]["source"].tolist(), session.dataset[i]["target"].tolist()]
-        for i in session.sentences(limit)
-    ]
-    return {
-        "sentences": digest(sentences),
-        "task": {name: value for name, value in task.items() if name != "data"},
-        "generation": vars_of(cfg.generation),
-        "post_process": cfg.common_eval.post_process,
-        "precision": session.precision,
-    }
-
-
-def vars_of(part: Any) -> dict[str, Any]:
-    """A part of fairseq's configuration as a plain dictionary."""
-    plain: Any = OmegaConf.to_container(part) if OmegaConf.is_config(part) else vars(part)
-    return {str(name): value for name, value in plain.items()}
-
-
-def counted(args: argparse.Namespace) -> list[str]:
-    """How BLEU is counted, where it is not as it always was: results of before stay known."""
-    return [args.bleu] if args.bleu == COMPOUND else []
-
-
 def updates_of(path: str) -> int | None:
     history = load_checkpoint(path).get("optimizer_history") or []
     return history[-1]["num_updates"] if history else None
 
 
 class Model:
-    """One checkpoint, measured under every rule that is not known yet.
+    """One checkpoint, measured under every rule.
 
     Args:
         name: SETTING/K.
@@ -137,7 +94,6 @@ class Model:
     def __init__(self, name: str, path: str, session: Session, args: argparse.Namespace):
         self.name, self.session, self.args = name, session, args
         self.updates = updates_of(path)
-        self.key = (file_digest(path), conditions(session, args.limit), *counted(args))
         self.headed = isinstance(session.models[0].decoder, HeadedDecoder)
 
     @property
@@ -153,21 +109,12 @@ class Model:
         }
         return [rule for rule, tokens in least.items() if tokens <= size]
 
-    def score(self, results: Results) -> None:
-        """Adds the model's scores, known ones as they are, and writes each as soon as it is there."""
-        keys = {rule: digest(self.key, rule) for rule in [STOCK, *self.rules]}
-        expected = None
-        for rule, key in keys.items():
-            score = results.known.get(key)
-            if score is None:
-                if expected is None:
-                    expected, _ = decode(self.session, "stock", self.args.limit)
-                score = self._score(rule, key, expected)
-            score.model = self.name
-            results.scores.append(score)
-            results.write()
+    def scores(self) -> list[Score]:
+        """Quality and accepted tokens under all rules, stock first."""
+        expected, _ = decode(self.session, "stock", self.args.limit)
+        return [self._score(rule, expected) for rule in (STOCK, *self.rules)]
 
-    def _score(self, rule: str, key: str, expected: Mapping[int, Any]) -> Score:
+    def _score(self, rule: str, expected: Mapping[int, Any]) -> Score:
         found, mean, block = expected, 1.0, 1.0
         if rule != STOCK:
             with rule_set(self.session, rule):
@@ -180,28 +127,13 @@ class Model:
         score = compound_bleu if self.args.bleu == COMPOUND else sacre_bleu
         value, signature = bleu(self.session, found, score)
         accepted = (mean, block)
-        return Score(
-            self.name, self.updates, rule, value, *accepted, differ, len(found), signature, key
-        )
+        return Score(self.name, self.updates, rule, value, *accepted, differ, len(found), signature)
 
-    def time(self, results: Results) -> None:
-        """Adds the model's speeds under all rules, which are timed in turn."""
-        args = self.args
-        if not self.headed or args.time_sentences == 0:
-            return
-        here = machine.describe()
-        place = [here[part] for part in ("processor", "cores", "threads", "gpu")]
-        key = digest(self.key, args.time_sentences, args.repeats, place)
-        speeds = results.timed.get(key)
-        if speeds is None:
-            speeds = self._time(key)
-        for speed in speeds:
-            speed.model = self.name
-        results.speeds += speeds
-        results.write()
-
-    def _time(self, key: str) -> list[Speed]:
+    def speeds(self) -> list[Speed]:
+        """Speeds under all rules, which are timed in turn."""
         session, args = self.session, self.args
+        if not self.headed or args.time_sentences == 0:
+            return []
         compared = [systems.build("greedy", session)]
         for rule in self.rules:
             with rule_set(session, rule):
@@ -216,7 +148,6 @@ class Model:
                 m.mean_accepted or 1.0,
                 1e3 * m.total / len(batches),
                 greedy.total / m.total,
-                key,
             )
             for m in found
         ]
@@ -275,14 +206,14 @@ def main(arguments: Sequence[str]) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     results = Results(args.output, machine.command("scripts.recipes.blockwise.table", arguments))
-    results.read()
     for name, path in models.items():
         session = Session(build_parser(), [*arguments, "--path", path], reads=["batch_size"])
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         model = Model(name, path, session, args)
-        model.score(results)
-        model.time(results)
-    print(results.finish())
+        results.scores += model.scores()
+        results.speeds += model.speeds()
+        shown = results.write()
+    print(shown)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.capture import made
+from scripts.recipes import tables
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case, Prepared
 from tests.strict.device.recorder import BLOCKING, KINDS, Event, Recorder
@@ -157,13 +158,12 @@ def table(counted: dict[str, Counts]) -> str:
     """Markdown: a row per case."""
     waits = ["host waits", "at the start", "at the end"]
     head = ["method", "kernels", "in graphs", "views", "copies", *waits]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines = []
     for name, counts in counted.items():
         means = counts.means[ITERATIONS if counts.iterations > 1 else START]
-        cells = [f"{means[kind]:.0f}" if kind != BLOCKING else "" for kind in KINDS[:-1]]
-        cells += [str(counts.blocking(part)) for part in (ITERATIONS, START, END)]
-        lines.append("| " + " | ".join([name, *cells]) + " |")
-    return "\n".join(lines)
+        cells = [f"{means[kind]:.0f}" if kind != BLOCKING else None for kind in KINDS[:-1]]
+        lines.append([name, *cells, *map(counts.blocking, (ITERATIONS, START, END))])
+    return tables.table(head, lines)
 
 
 def waits(counted: dict[str, Counts]) -> str:
@@ -172,22 +172,21 @@ def waits(counted: dict[str, Counts]) -> str:
     for name, counts in counted.items():
         for key in counts.places:
             users.setdefault(key, []).append(name)
-    lines = ["| part | where | what | methods |", "|---|---|---|---|"]
+    rows = []
     for (part, what, where), names in sorted(users.items(), key=lambda item: item[0][::-1]):
         methods = "all" if len(names) == len(counted) else "; ".join(names)
-        lines.append(f"| {part} | `{where}` | {what} | {methods} |")
-    return "\n".join(lines)
+        rows.append([part, f"`{where}`", what, methods])
+    return tables.table(["part", "where", "what", "methods"], rows)
 
 
 def lines(counted: dict[str, Counts]) -> str:
     """Markdown: every line that asks the device for something, per method, in a whole batch."""
-    rows = ["| method | kind | what | where | times |", "|---|---|---|---|---|"]
-    rows += [
-        f"| {name} | {kind} | {what} | `{where}` | {times} |"
+    rows = [
+        [name, kind, what, f"`{where}`", times]
         for name, counts in counted.items()
         for (kind, what, where), times in sorted(counts.lines.items())
     ]
-    return "\n".join(rows)
+    return tables.table(["method", "kind", "what", "where", "times"], rows)
 
 
 def chosen(names: Sequence[str]) -> list[Case]:

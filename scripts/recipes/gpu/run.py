@@ -33,7 +33,8 @@ from typing import Any, TextIO
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
 from fairseq_aggdec.kernels.switches import GPU_KERNELS
-from fairseq_aggdec.records.results import cell, check_place, refusals, write_table
+from fairseq_aggdec.records.results import check_place, refusals, write_table
+from scripts.recipes import tables
 from scripts.recipes.gpu import checks, papers, speed
 from scripts.recipes.gpu.each_kernel import FAULTS, switch_off
 from scripts.recipes.gpu.plan import Plan, Row, Stage
@@ -115,7 +116,8 @@ def run_stage(name: str, stage: Stage, plan: Plan, until: float, file: TextIO) -
         for row in stage.rows(plan):
             note(file, {"stage": name, "row": row})
             print(
-                "  " + ", ".join(f"{key} {said(value)}" for key, value in row.items()), flush=True
+                "  " + ", ".join(f"{key} {tables.said(value)}" for key, value in row.items()),
+                flush=True,
             )
             if time.monotonic() > until:
                 return CUT
@@ -230,33 +232,16 @@ def faults(found: Mapping[str, Any]) -> int:
     return sum("error" in row or any(row.get(name) for name in NOTHING) for row in found["rows"])
 
 
-def said(value: Any) -> str:
-    """A number as it is read best; nothing for None."""
-    if isinstance(value, float):
-        return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.2f}"
-    return "" if value is None else str(value)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown, a column for every name that any row has."""
-    if not rows:
-        return "Nothing was found."
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += ["| " + " | ".join(cell(said(row.get(name))) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def page(found: Mapping[str, Mapping[str, Any]], stages: Mapping[str, Stage]) -> str:
     """All stages: an overview and a table of each."""
     overview = [
         {"stage": name, "state": one["state"], "rows": len(one["rows"]), "faults": faults(one)}
         for name, one in found.items()
     ]
-    parts = [table(overview)]
+    parts = [tables.of_rows(overview)]
     for name, one in found.items():
         what = (stages[name].rows.__doc__ or "").splitlines()[0]
-        parts.append(f"## {name}\n\n{what}\n\n{table(one['rows'])}")
+        parts.append(f"## {name}\n\n{what}\n\n{tables.of_rows(one['rows'])}")
     return "\n\n".join(parts)
 
 

@@ -150,7 +150,7 @@ def measured(plan: Plan, name: str, weight: float, job: Job) -> Stage:
 
 def rows_of(record: Any) -> list[Row]:
     """Rows of a result file: of a list, or of several, each with its name."""
-    found = record["results"] if "results" in record else record["scores"]
+    found = record["results"]
     if isinstance(found, dict):
         return [{"part": part} | row for part, rows in found.items() for row in rows]
     return list(found)

@@ -31,6 +31,7 @@ import torch
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill.drafter_training import bound
 from fairseq_aggdec.records.results import check_place, refusals, write, write_table
+from scripts.recipes import tables
 from scripts.recipes.gpu_train.plan import SIZES, Job, MissingError, Plan, Row, Stage
 from scripts.recipes.gpu_train.stages import WHAT
 
@@ -183,30 +184,14 @@ def halves(plan: Plan) -> Iterator[Path]:
 # -- tables
 
 
-def said(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
-    if isinstance(value, list):
-        return " ".join(map(said, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {said(one)}" for name, one in value.items())
-    return "" if value is None else str(value)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown, a column for every name that any row has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += ["| " + " | ".join(said(row.get(name)) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def page(found: Mapping[str, Mapping[str, Any]]) -> str:
     overview = [
         {"stage": name, "state": one["state"], "s": one["seconds"]} for name, one in found.items()
     ]
-    parts = [table(overview)]
-    parts += [f"## {name}\n\n{table(one['rows'])}" for name, one in found.items() if one["rows"]]
+    parts = [tables.of_rows(overview)]
+    parts += [
+        f"## {name}\n\n{tables.of_rows(one['rows'])}" for name, one in found.items() if one["rows"]
+    ]
     return "\n\n".join(parts)
 
 

@@ -15,7 +15,6 @@ systems, reference), OUTPUT.json and OUTPUT.md.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import time
@@ -42,6 +41,7 @@ from aggdec_images.super_resolution import SuperResolutionConfig, SuperResolutio
 
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
+from scripts.recipes import tables
 from scripts.recipes.images.image_quality import Quality, enlarge, quality
 
 COLUMNS = ("regular", "approximate", "fine-tuned", "both")
@@ -208,20 +208,12 @@ def table_two(systems: Sequence[System], results: Sequence[Result]) -> dict[int,
 def table_two_markdown(table: Mapping[int, Mapping[str, float]]) -> list[str]:
     if not table:
         return []
-    rows = [
-        [str(k), *(f"{cells[column]:.2f}" if column in cells else "" for column in COLUMNS)]
-        for k, cells in table.items()
-    ]
-    titles = [column.capitalize() for column in COLUMNS]
-    return ["Mean accepted block size:", "", *markdown_table(["k", *titles], rows), ""]
+    rows = [[k, *(cells.get(column) for column in COLUMNS)] for k, cells in table.items()]
+    heads = ["k", *(column.capitalize() for column in COLUMNS)]
+    return ["Mean accepted block size:", tables.table(heads, rows)]
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
-
-
-def quality_table(results: Sequence[Result], first: Result) -> list[str]:
+def quality_table(results: Sequence[Result], first: Result) -> str:
     """Every system and enlargement with its quality, as Markdown."""
     rows = []
     for result in results:
@@ -230,64 +222,50 @@ def quality_table(results: Sequence[Result], first: Result) -> list[str]:
         rows.append(
             [
                 result.name,
-                f"{result.quality.psnr:.2f}",
+                result.quality.psnr,
                 f"{result.quality.ssim:.3f}",
-                f"{result.mean_accepted:.2f}" if decoded else "",
-                f"{1000 * result.seconds:.0f}" if result.seconds is not None else "",
-                same if decoded and result is not first else "",
+                result.mean_accepted,
+                None if result.seconds is None else f"{1000 * result.seconds:.0f}",
+                same if decoded and result is not first else None,
             ]
         )
     header = ("system", "PSNR, dB", "SSIM", "mean accepted", "ms / image", f"same as {first.name}")
-    return markdown_table(header, rows)
+    return tables.table(header, rows)
 
 
 def write_tables(
     args: Namespace, enlarged: Sequence[Result], results: Sequence[Result], source: str
 ) -> None:
     """OUTPUT.json and OUTPUT.md."""
-    first, described = results[0], machine.describe()
-    command = machine.command("scripts.recipes.images.sheet", sys.argv[1:])
-    table = table_two(args.systems, results)
-    described["scikit-image"] = version("scikit-image")
-    record = {
-        "command": command,
-        "machine": described,
+    first, table = results[0], table_two(args.systems, results)
+    extra: dict[str, object] = {
         "images": len(first.images),
         "source": source,
         "batch_size": args.batch_size,
         "table_2": table,
-        "systems": [
-            {
-                "name": result.name,
-                "psnr": result.quality.psnr,
-                "ssim": result.quality.ssim,
-                "mean_accepted": result.mean_accepted,
-                "seconds_per_image": result.seconds,
-                "identical_to_first": result.identical(first),
-            }
-            for result in (*enlarged, *results)
-        ],
     }
-    text = json.dumps(record, indent=2)
-    files.write_text(files.named(args.output, ".json"), text + "\n")
-    page = [
-        "# Image super-resolution",
-        "",
+    rows = [
+        {
+            "name": result.name,
+            "psnr": result.quality.psnr,
+            "ssim": result.quality.ssim,
+            "mean_accepted": result.mean_accepted,
+            "seconds_per_image": result.seconds,
+            "identical_to_first": result.identical(first),
+        }
+        for result in (*enlarged, *results)
+    ]
+    parts = [
         f"{len(first.images)} images of the set '{args.split}' ({source}), batch size {args.batch_size}. "
         "PSNR and SSIM are means over images; *mean accepted* counts tokens per iteration, `</s>` among them.",
-        "",
         *table_two_markdown(table),
-        *quality_table([*enlarged, *results], first),
-        "",
+        quality_table([*enlarged, *results], first),
         f"![pictures]({args.output.name}.png)",
-        "",
-        f"{machine.sentence(described)}, scikit-image {described['scikit-image']}.",
-        "",
-        "```sh",
-        command,
-        "```",
+        f"scikit-image {version('scikit-image')}",
     ]
-    files.write_text(files.named(args.output, ".md"), "\n".join(page) + "\n")
+    command = machine.command("scripts.recipes.images.sheet", sys.argv[1:])
+    title = "Image super-resolution"
+    files.write_table(args.output, title, command, "\n\n".join(parts), rows, extra)
 
 
 # -- the sheet

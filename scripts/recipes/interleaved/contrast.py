@@ -23,6 +23,7 @@ from fairseq_aggdec.api.scoring import score_batch
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import check_place, refusals, write_table
+from scripts.recipes import tables
 from scripts.recipes.interleaved.minimal_errors import AGREEMENT, LANGUAGES, Pair, errors
 from scripts.recipes.interleaved.pmi import OF_DECODING
 
@@ -148,11 +149,11 @@ def markdown(rows: Sequence[Row]) -> str:
         list(dict.fromkeys(getattr(row, x) for row in rows)) for x in ("model", "kind")
     )
     found = {(row.model, row.kind): row for row in rows}
-    lines = [f"| error | pairs | {' | '.join(models)} |", "|---" * (2 + len(models)) + "|"]
+    lines = []
     for kind in names:
-        cells = [f"{found[model, kind].accuracy:.1f}" for model in models]
-        lines.append(f"| {kind} | {found[models[0], kind].pairs} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        right = [f"{found[model, kind].accuracy:.1f}" for model in models]
+        lines.append([kind, found[models[0], kind].pairs, *right])
+    return tables.table(["error", "pairs", *models], lines)
 
 
 def parsed(item: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,12 @@ from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu, texts
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.interleaved.generator import common_geometry
-from scripts.recipes import paper_plots
+from scripts.recipes import paper_plots, tables
 from scripts.recipes.interleaved.otem import scored
 from scripts.recipes.paper_plots import ENGINE, STOCK
 
 BASELINES = (ENGINE, STOCK)
+Row = dict[str, Any]
 TITLE = "Interleaved decoding by batch, beam, source length and words per step"
 
 
@@ -65,79 +66,66 @@ class Model:
         return System(self.name, decode, None if self.decoding == "stock" else counters)
 
 
-@dataclass
-class Cell:
-    """One system at one batch size and beam (Figure 2).
-
-    Attributes:
-        steps: iterations per sentence; of stock fairseq, tokens.
-        seconds: for all sentences.
-        speedup: over each baseline at the same batch size and beam.
-    """
-
-    system: str
-    beam: int
-    batch_size: int
-    sentences: int
-    steps: float
-    seconds: float
-    speedup: dict[str, float]
-
-
-@dataclass
-class Bin:
-    """One system on the sentences of like source length (Figure 3); lengths in tokens without ``</s>``."""
-
-    system: str
-    shortest: int
-    longest: int
-    sentences: int
-    bleu: float
-    speedup: dict[str, float]
-
-
-@dataclass
-class Point:
-    """One model at the beam of ``--beam`` (Figure 4); OTEM and UTEM in percent, lower is better."""
-
-    system: str
-    directions: int
-    words_per_direction: int
-    dedup: int
-    bleu: float
-    otem: float
-    utem: float
-    speedup: dict[str, float]
-
+# Key of the result -> heading of its table, and column -> key of its rows; speed-ups over both baselines come last.
+FIGURES = {
+    "batch": (
+        "Batch size and beam (Figure 2)",
+        {
+            "system": "system",
+            "beam": "beam",
+            "batch size": "batch_size",
+            "steps / sentence": "steps",
+            "ms / sentence": "milliseconds",
+        },
+    ),
+    "length": (
+        "Source length (Figure 3)",
+        {"system": "system", "source tokens": "tokens", "sentences": "sentences", "BLEU": "bleu"},
+    ),
+    "words": (
+        "Words per direction (Figure 4)",
+        {
+            "system": "system",
+            "h": "directions",
+            "c": "words_per_direction",
+            "dedup": "dedup",
+            "BLEU": "bleu",
+            "OTEM": "otem",
+            "UTEM": "utem",
+        },
+    ),
+}
 
 # -- measuring
 
 
-def over(measurements: Mapping[str, Measurement], name: str) -> dict[str, float]:
+def over(seconds: Mapping[str, float], name: str) -> dict[str, float]:
     """Speed-up of one system over the baselines."""
-    return {base: measurements[base].total / measurements[name].total for base in BASELINES}
+    return {base: seconds[base] / seconds[name] for base in BASELINES}
 
 
 def timed(
     models: Sequence[Model], beam: int, batch_size: int, limit: int | None, repeats: int
-) -> tuple[dict[str, Measurement], list[Cell]]:
-    """All models in turn on the first one's sentences."""
+) -> tuple[dict[str, Measurement], list[Row]]:
+    """All models in turn on the first one's sentences, and a row of Figure 2 for each."""
     systems = [model.system(beam) for model in models]
     batches = models[0].session.batches(batch_size, limit)
     found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
-    cells = [
-        Cell(
-            system.name,
-            beam,
-            batch_size,
-            len(found[system.name].outputs),
-            steps_of(found[system.name]),
-            found[system.name].total,
-            over(found, system.name),
-        )
-        for system in systems
+    totals = {name: measured.total for name, measured in found.items()}
+    rows: list[Row] = [
+        {
+            "system": name,
+            "beam": beam,
+            "batch_size": batch_size,
+            "sentences": len(measured.outputs),
+            "steps": steps_of(measured),
+            "seconds": measured.total,
+            "milliseconds": 1e3 * measured.total / len(measured.outputs),
+            "speedup": over(totals, name),
+        }
+        for name, measured in found.items()
     ]
-    return found, cells
+    return found, rows
 
 
 def steps_of(measured: Measurement) -> float:
@@ -155,94 +143,64 @@ def source_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
 
 def by_length(
     models: Sequence[Model], found: Mapping[str, Measurement], count: int, limit: int | None
-) -> list[Bin]:
-    """Figure 3, from sentences that were decoded one at a time."""
+) -> list[Row]:
+    """Figure 3, from sentences that were decoded one at a time; lengths are in tokens without ``</s>``."""
     session = models[0].session
     sentences = session.sentences(limit)
     lengths = [len(session.dataset[sentence]["source"]) - 1 for sentence in sentences]
-    bins = []
+    rows: list[Row] = []
     for part in source_bins(lengths, count):
         totals = {name: sum(m.seconds[i] for i in part) for name, m in found.items()}
+        shortest, longest = lengths[part[0]], lengths[part[-1]]
         for model in models:
             outputs = {sentences[i]: found[model.name].outputs[sentences[i]] for i in part}
-            bins.append(
-                Bin(
-                    model.name,
-                    lengths[part[0]],
-                    lengths[part[-1]],
-                    len(part),
-                    bleu(model.session, outputs)[0],
-                    {base: totals[base] / totals[model.name] for base in BASELINES},
-                )
+            rows.append(
+                {
+                    "system": model.name,
+                    "shortest": shortest,
+                    "longest": longest,
+                    "tokens": f"{shortest} to {longest}",
+                    "sentences": len(part),
+                    "bleu": bleu(model.session, outputs)[0],
+                    "speedup": over(totals, model.name),
+                }
             )
-    return bins
+    return rows
 
 
-def by_words(models: Sequence[Model], found: Mapping[str, Measurement]) -> list[Point]:
-    """Figure 4."""
-    return [point(model, found[model.name].outputs, over(found, model.name)) for model in models]
-
-
-def point(model: Model, outputs: Mapping[int, list[int]], speedup: dict[str, float]) -> Point:
-    """Quality of one model, and how much it says too often or leaves out."""
-    session, shape = model.session, model.geometry
-    wanted = {sentence: session.dataset[sentence]["target"] for sentence in outputs}
-    counted = scored(model.name, texts(session, outputs), texts(session, wanted))
-    return Point(
-        model.name,
-        shape.directions,
-        shape.words_per_direction,
-        model.dedup,
-        bleu(session, outputs)[0],
-        counted.otem,
-        counted.utem,
-        speedup,
-    )
-
-
-# -- tables
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table that ends with the speed-ups."""
-    lines = [[*heads, *(f"x {base}" for base in BASELINES)]]
-    lines.append(["---"] * len(lines[0]))
-    lines += [[f"{x:.2f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def batch_row(cell: Cell) -> list[object]:
-    milliseconds = 1e3 * cell.seconds / cell.sentences
-    row = [cell.system, cell.beam, cell.batch_size, cell.steps, milliseconds]
-    return [*row, *cell.speedup.values()]
-
-
-def length_row(part: Bin) -> list[object]:
-    tokens = f"{part.shortest} to {part.longest}"
-    return [part.system, tokens, part.sentences, part.bleu, *part.speedup.values()]
-
-
-def words_row(point: Point) -> list[object]:
-    shape = [point.system, point.directions, point.words_per_direction, point.dedup]
-    return [*shape, point.bleu, point.otem, point.utem, *point.speedup.values()]
-
-
-def markdown(cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]) -> str:
-    batch_heads = ["system", "beam", "batch size", "steps / sentence", "ms / sentence"]
-    length_heads = ["system", "source tokens", "sentences", "BLEU"]
-    return "\n".join(
-        (
-            "**Batch size and beam (Figure 2)**\n",
-            table(batch_heads, [batch_row(cell) for cell in cells]),
-            "**Source length (Figure 3)**\n",
-            table(length_heads, [length_row(part) for part in bins]),
-            "**Words per direction (Figure 4)**\n",
-            table(
-                ["system", "h", "c", "dedup", "BLEU", "OTEM", "UTEM"],
-                [words_row(point) for point in points],
-            ),
+def by_words(models: Sequence[Model], found: Mapping[str, Measurement]) -> list[Row]:
+    """Figure 4, with how much a model says too often (OTEM) or leaves out (UTEM), in percent."""
+    totals = {name: measured.total for name, measured in found.items()}
+    rows: list[Row] = []
+    for model in models:
+        session, outputs = model.session, found[model.name].outputs
+        wanted = {sentence: session.dataset[sentence]["target"] for sentence in outputs}
+        counted = scored(model.name, texts(session, outputs), texts(session, wanted))
+        rows.append(
+            {
+                "system": model.name,
+                "directions": model.geometry.directions,
+                "words_per_direction": model.geometry.words_per_direction,
+                "dedup": model.dedup,
+                "bleu": bleu(session, outputs)[0],
+                "otem": counted.otem,
+                "utem": counted.utem,
+                "speedup": over(totals, model.name),
+            }
         )
-    )
+    return rows
+
+
+def markdown(results: Mapping[str, Sequence[Row]]) -> str:
+    """The tables of all figures."""
+    parts = []
+    for name, (title, columns) in FIGURES.items():
+        heads = [*columns, *(f"x {base}" for base in BASELINES)]
+        rows = (
+            [*(r[key] for key in columns.values()), *r["speedup"].values()] for r in results[name]
+        )
+        parts.append(f"**{title}**\n\n{tables.table(heads, rows)}")
+    return "\n\n".join(parts)
 
 
 # -- command line
@@ -316,19 +274,16 @@ def main(arguments: Sequence[str]) -> None:
     everybody = [*models, *distinct]
     found, cells = timed(everybody, beam, 1, limit, repeats)
     names = {model.name for model in models}
-    cells = [cell for cell in cells if cell.system in names]
+    cells = [cell for cell in cells if cell["system"] in names]
     wanted = dict.fromkeys((width, size) for width in args.beams for size in args.batch_sizes)
     for width, size in wanted:
         if (width, size) != (beam, 1):
             cells += timed(models, width, size, limit, repeats)[1]
-    cells.sort(key=lambda cell: (cell.beam, cell.batch_size))
-    bins, points = by_length(models, found, args.bins, limit), by_words(everybody, found)
-    text = markdown(cells, bins, points)
+    cells.sort(key=lambda cell: (cell["beam"], cell["batch_size"]))
+    lengths, words = by_length(models, found, args.bins, limit), by_words(everybody, found)
+    results = {"batch": cells, "length": lengths, "words": words}
+    text = markdown(results)
     command = machine.command("scripts.recipes.interleaved.figures", arguments)
-    results = {
-        name: [asdict(row) for row in rows]
-        for name, rows in (("batch", cells), ("length", bins), ("words", points))
-    }
     signature = bleu(models[0].session, found[STOCK].outputs)[1]
     extra = {"sacrebleu": signature, "threads": args.threads, "repeats": repeats}
     text += f"\nsacreBLEU signature: `{signature}`"

@@ -20,6 +20,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import check_place, refusals, write_table
+from scripts.recipes import tables
 from scripts.recipes.text_scores import ScoreError, generated, read_lines
 
 OTEM_ORDER, UTEM_ORDER = 2, 4
@@ -120,12 +121,11 @@ def lines_of(path: str) -> list[str]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    lines = ["| system | sentences | OTEM | UTEM | length / reference |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {row.system} | {row.sentences} | {row.otem:.2f} | {row.utem:.2f} | {row.length_ratio:.3f} |"
-        for row in rows
+    heads = ["system", "sentences", "OTEM", "UTEM", "length / reference"]
+    cells = [
+        (row.system, row.sentences, row.otem, row.utem, f"{row.length_ratio:.3f}") for row in rows
     ]
-    return "\n".join(lines)
+    return tables.table(heads, cells)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -27,6 +27,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.interleaved.generator import common_geometry
+from scripts.recipes import tables
 
 BATCH = 64
 OF_DECODING = {
@@ -123,21 +124,15 @@ def compare(name: str, paths: Sequence[str], arguments: Sequence[str], limit: in
 
 def markdown(pairs: Sequence[Pair]) -> str:
     """Table 3, a row per pair."""
+    heads = ["order", "words per step", "perplexity one by one", "perplexity"]
     rows = [
-        "| order | words per step | perplexity one by one | perplexity | PMI, nats | PMI, base 10 |",
-        "|---|---|---|---|---|---|",
+        [
+            *(pair.name, pair.step, math.exp(pair.one_by_one), math.exp(pair.parallel)),
+            *(f"{x:.3f}" for x in (pair.information, pair.information / math.log(10))),
+        ]
+        for pair in pairs
     ]
-    for pair in pairs:
-        cells = (
-            pair.name,
-            str(pair.step),
-            f"{math.exp(pair.one_by_one):.2f}",
-            f"{math.exp(pair.parallel):.2f}",
-            f"{pair.information:.3f}",
-            f"{pair.information / math.log(10):.3f}",
-        )
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    return tables.table([*heads, "PMI, nats", "PMI, base 10"], rows)
 
 
 def main(arguments: Sequence[str]) -> None:

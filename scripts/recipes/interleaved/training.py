@@ -31,10 +31,18 @@ import fairseq_aggdec  # noqa: F401  (registers the architecture)
 from fairseq_aggdec.bench.timing import synchronise
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
+from scripts.recipes import tables
 
 STOCK = "stock"
 TITLE = "Interleaved training: time of an update"
-COLUMNS = ("model", "parameters, M", "loss of the first update", "ms / update", "tokens / s")
+COLUMNS = (
+    "model",
+    "parameters, M",
+    "loss of the first update",
+    "ms / update",
+    "tokens / s",
+    "time over stock",
+)
 
 
 @dataclass
@@ -148,19 +156,14 @@ def ratio(seconds: Sequence[float], stock: Sequence[float]) -> float:
 
 
 def markdown(costs: Sequence[Cost]) -> str:
-    heads = [*COLUMNS, "time over stock"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for cost in costs:
-        cells = (
-            cost.model,
-            f"{cost.parameters / 1e6:.2f}",
-            f"{cost.first_loss:.3f}",
-            f"{1e3 * cost.seconds:.1f}",
-            f"{cost.tokens / cost.total:.0f}",
-            f"{cost.over_stock:.3f}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = [
+        [
+            *(cost.model, cost.parameters / 1e6, cost.first_loss, 1e3 * cost.seconds),
+            *(f"{cost.tokens / cost.total:.0f}", f"{cost.over_stock:.3f}"),
+        ]
+        for cost in costs
+    ]
+    return tables.table(COLUMNS, rows)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,7 +17,6 @@ candidate model.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import statistics
@@ -26,7 +25,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 # "Asynchronous execution disabled": every part's time is its own on a GPU too. Read before the GPU is first used.
 os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
@@ -41,7 +39,7 @@ from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
-from scripts.recipes import paper_plots
+from scripts.recipes import paper_plots, tables
 
 TITLE = "Sequence-to-lattice: time by part, and ranks before the search"
 # Name in the figure -> what the counters call it.
@@ -173,27 +171,23 @@ def shares(found: Mapping[str, Counter[int]]) -> dict[str, dict[int, float]]:
 # -- tables and command line
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *others = rows
-    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *others)]
-
-
-def time_table(found: Sequence[Span]) -> list[str]:
-    rows = [["target length", "sentences", *PARTS, "sum"]]
+def time_table(found: Sequence[Span]) -> str:
+    rows = []
     for span in found:
         numbers = list(span.milliseconds.values())
-        cells = [f"{number:.2f}" for number in (*numbers, sum(numbers))]
-        rows.append([f"{span.first} to {span.last}", str(span.sentences), *cells])
-    return table(rows)
+        rows.append([f"{span.first} to {span.last}", span.sentences, *numbers, sum(numbers)])
+    return tables.table(["target length", "sentences", *PARTS, "sum"], rows)
 
 
-def rank_table(found: Mapping[str, Mapping[int, float]]) -> list[str]:
-    rows = [["rank before the search", *found]]
-    for rank in range(1, SHOWN + 1):
-        rows.append([str(rank), *(f"{100 * one.get(rank, 0):.1f}" for one in found.values())])
-    rest = [sum(share for rank, share in one.items() if rank > SHOWN) for one in found.values()]
-    rows.append([f"above {SHOWN}", *(f"{100 * share:.1f}" for share in rest)])
-    return table(rows)
+def rank_table(found: Mapping[str, Mapping[int, float]]) -> str:
+    counted = {
+        str(rank): [one.get(rank, 0.0) for one in found.values()] for rank in range(1, SHOWN + 1)
+    }
+    counted[f"above {SHOWN}"] = [
+        sum(share for rank, share in one.items() if rank > SHOWN) for one in found.values()
+    ]
+    rows = [[name, *(f"{100 * share:.1f}" for share in shown)] for name, shown in counted.items()]
+    return tables.table(["rank before the search", *found], rows)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -215,48 +209,6 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {value}; it must be at least 1")
 
 
-def write(
-    output: Path, about: Mapping[str, Any], times: Sequence[Span], found: Mapping[str, Counter[int]]
-) -> list[str]:
-    """Writes the four files and returns the tables."""
-    here, by_rank = machine.describe(), shares(found)
-    words = found[BEST_EDGE].total()
-    record = {
-        "title": TITLE,
-        **about,
-        "machine": here,
-        "spans": [asdict(span) for span in times],
-        "words": words,
-        "ranks": {name: dict(sorted(counts.items())) for name, counts in found.items()},
-    }
-    tables = [
-        "Milliseconds per sentence, one at a time:",
-        "",
-        *time_table(times),
-        "",
-        f"Words of the best paths, %, by their rank before the search ({words} words):",
-        "",
-        *rank_table(by_rank),
-    ]
-    text = [
-        f"# {TITLE}",
-        "",
-        *tables,
-        "",
-        f"Command: `{about['command']}`",
-        "",
-        machine.sentence(here),
-    ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    for suffix, content in (
-        ("json", json.dumps(record, indent=1, ensure_ascii=False)),
-        ("md", "\n".join(text)),
-    ):
-        files.write_text(files.named(output, f".{suffix}"), content + "\n")
-    paper_plots.draw(output, record)
-    return tables
-
-
 def main(arguments: Sequence[str]) -> None:
     try:
         args, _ = build_parser().parse_known_args(arguments)
@@ -268,16 +220,26 @@ def main(arguments: Sequence[str]) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     settings = read_settings(session.task.cfg)
+    words = found[BEST_EDGE].total()
     about = {
-        "command": machine.command("scripts.recipes.lattice.figures", arguments),
         "candidates": settings.lattice_candidates,
         "least_probability": settings.lattice_least_probability,
         "length_window": settings.lattice_length_window,
         "sentences": sum(span.sentences for span in times),
         "repeats": session.args.repeats,
         "precision": session.precision,
+        "spans": [asdict(span) for span in times],
+        "words": words,
+        "ranks": {name: dict(sorted(counts.items())) for name, counts in found.items()},
     }
-    print("\n".join(write(session.args.output, about, times, found)))
+    text = (
+        f"Milliseconds per sentence, one at a time:\n\n{time_table(times)}\n\nWords of the best paths, %, by their "
+        f"rank before the search ({words} words):\n\n{rank_table(shares(found))}"
+    )
+    command = machine.command("scripts.recipes.lattice.figures", arguments)
+    record = files.write_table(session.args.output, TITLE, command, text, {}, about)
+    paper_plots.draw(session.args.output, record)
+    print(text)
 
 
 if __name__ == "__main__":

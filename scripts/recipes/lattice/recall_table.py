@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa
 from torch import Tensor  # noqa: E402
 
 from fairseq_aggdec.compat import CheckpointError  # noqa: E402
-from fairseq_aggdec.lattice import tables  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
 from fairseq_aggdec.lattice.building import (  # noqa: E402
     COUNTS,
@@ -37,11 +35,12 @@ from fairseq_aggdec.lattice.building import (  # noqa: E402
     reference_ranks,
 )
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, most_likely  # noqa: E402
+from fairseq_aggdec.lattice.tables import read_header  # noqa: E402
 from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records import results as files  # noqa: E402
-from scripts.recipes import paper_plots  # noqa: E402
+from scripts.recipes import paper_plots, tables  # noqa: E402
 
 Curves = dict[str, dict[int, float]]
 
@@ -151,68 +150,34 @@ def measure(
     return curves, about
 
 
-def table(curves: Curves) -> list[str]:
-    counts = list(next(iter(curves.values())))
+def table(curves: Curves) -> str:
+    counts = next(iter(curves.values()))
     rows = [
-        ["lattice", *(f"N = {count}" for count in counts)],
-        ["---"] * (len(counts) + 1),
-        *(
-            [name, *(f"{100 * value:.1f}" for value in curve.values())]
-            for name, curve in curves.items()
-        ),
+        [name, *(f"{100 * value:.1f}" for value in curve.values())]
+        for name, curve in curves.items()
     ]
-    return ["| " + " | ".join(row) + " |" for row in rows]
-
-
-def write(
-    args: argparse.Namespace,
-    command: str,
-    curves: Curves,
-    about: Mapping[str, Any],
-    header: Mapping[str, Any],
-) -> None:
-    described = machine.describe()
-    made = {
-        name: header[name]
-        for name in ("command", "pairs", "links", "top", "max_offset", "held_out")
-    }
-    record = {
-        "command": command,
-        "machine": described,
-        **about,
-        "tables": made,
-        "recall": curves,
-    }
-    text = json.dumps(record, indent=2, ensure_ascii=False)
-    files.write_text(files.named(args.output, ".json"), text + "\n")
-    weights = about["weights"]
-    lines = [
-        "# Reference tokens in the lattice, %",
-        "",
-        *table(curves),
-        "",
-        f"{about['pairs']} sentence pairs of `{about['split']}`, {about['tokens']} words of references, "
-        f"lengths of the references. Weights of interpolation, chosen on {made['held_out']['pairs']} training pairs "
-        f"that were held out: {weights['translation']} (translation), {weights['position']} (position).",
-        "",
-        f"Tables: {made['pairs']} pairs, {made['links']} links, top {made['top']}; `{made['command']}`",
-        "",
-        f"Command: `{command}`",
-        "",
-        f"Machine: {machine.sentence(described)}",
-    ]
-    files.write_text(files.named(args.output, ".md"), "\n".join(lines) + "\n")
-    paper_plots.draw(args.output, record)
+    return tables.table(["lattice", *(f"N = {count}" for count in counts)], rows)
 
 
 def run(args: argparse.Namespace, command: str) -> None:
     files.check_place("--output", args.output, ".json", ".md", ".svg")
     pairs = BinarisedPairs(args.data, args.split, args.source_lang, args.target_lang)
     folder = args.tables or pairs.folder
-    header = tables.read_header(folder)
+    header = read_header(folder)
     curves, about = measure(args, pairs, folder)
-    write(args, command, curves, about, header)
-    print("\n".join(table(curves)))
+    names = ("command", "pairs", "links", "top", "max_offset", "held_out")
+    made, weights = {name: header[name] for name in names}, about["weights"]
+    shown = table(curves)
+    text = (
+        f"{shown}\n\n{about['pairs']} sentence pairs of `{about['split']}`, {about['tokens']} words of references, "
+        f"lengths of the references. Weights of interpolation, chosen on {made['held_out']['pairs']} training pairs "
+        f"that were held out: {weights['translation']} (translation), {weights['position']} (position).\n\n"
+        f"Tables: {made['pairs']} pairs, {made['links']} links, top {made['top']}; `{made['command']}`"
+    )
+    extra = {**about, "tables": made, "recall": curves}
+    title = "Reference tokens in the lattice, %"
+    paper_plots.draw(args.output, files.write_table(args.output, title, command, text, {}, extra))
+    print(shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -65,12 +65,17 @@ def copied(bench: Bench, tmp: Path) -> None:
     shutil.copytree(bench.data, tmp / "out")
 
 
+def linked(bench: Bench, tmp: Path) -> None:
+    (tmp / "out").symlink_to(bench.data)
+
+
 def distill_cases() -> list[Case]:
     merge = TEACHER + " --merge --keep-cut"
     table: list[tuple[str, str, str, Callable[..., Any] | None]] = [
         ("OUTPUT is DATA", "--path {model} --output {data}", "--output", None),
         ("OUTPUT is DATA, merging", "--path {model} --output {data} --merge", "--output", None),
         ("OUTPUT is another data folder", TEACHER, "--output", copied),
+        ("OUTPUT is a link to DATA", TEACHER, "--output", linked),
         ("OUTPUT holds a note", TEACHER, "--output", somebodys("note.txt")),
         ("OUTPUT is a file", "--path {model} --output {model}", "--output", None),
         ("no first line", merge, "was changed", without_head),
