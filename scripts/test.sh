@@ -35,7 +35,7 @@ lint() {
 tests_of() {
     local pages=(tests/cli/test_{readme,tour,troubleshooting,python_page,serve_page}.py) kills=(tests/cli/test_*_processes.py)
     local faults=(tests/cli/test_faults.py) wheel=(tests/cli/test_wheel.py) recipes=(tests/cli/test_*recipe*.py)
-    recipes+=(tests/cli/test_{blockwise_analyses,configs,wmt_data}.py)
+    recipes+=(tests/cli/test_{configs,wmt_data}.py)
     case "$1" in
         pages) printf '%s\n' "${pages[@]}" ;;
         kills) printf '%s\n' "${kills[@]}" ;;

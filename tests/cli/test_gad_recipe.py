@@ -55,6 +55,9 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     assert Path(f"{output}-traces-relaxed.html").exists()
     again = recipe("gad_analyses", **settings)
     assert again.stderr.count("is there already, kept") == 5
+    unknown = recipe("gad_analyses", **settings | {"ANALYSES": "traces tables"})
+    assert unknown.returncode == 2
+    assert "unknown analysis 'tables' in ANALYSES" in unknown.stderr
 
 
 def test_folders_of_the_recipe_on_wmt(trained: Trained, drafter: Path, tmp_path: Path) -> None:
@@ -81,12 +84,3 @@ def test_folders_of_the_recipe_on_wmt(trained: Trained, drafter: Path, tmp_path:
     missing = recipe("gad_analyses", **settings | {"DIRECTION": "tgt-src"})
     assert missing.returncode == 2
     assert "run scripts/recipes/gad/gad_wmt.sh wmt14-src-tgt first" in missing.stderr
-
-
-def test_unknown_analysis_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "drafter-de-en"
-    folder.mkdir()
-    (folder / "checkpoint_best.pt").touch()
-    result = recipe("gad_analyses", WORK=str(tmp_path), ANALYSES="traces tables")
-    assert result.returncode == 2
-    assert "unknown analysis 'tables' in ANALYSES" in result.stderr

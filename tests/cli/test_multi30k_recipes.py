@@ -81,6 +81,7 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     """The heads' base is the verifier; half of what they learn from is sampled by the model of the other direction. The
     models without heads are the k = 1 of their settings."""
     settings = {"SETTINGS": "both", "BLOCK_SIZES": "4", "VERIFIER_UPDATE": "2", "SAMPLED": "1"}
+    settings |= {"ANALYSES": "audit trace"}
     work = shutil.copytree(made, tmp_path / "work")
     output = tmp_path / "table"
     environment = SETTINGS | settings | {"WORK": str(work), "OUTPUT": str(output)}
@@ -98,9 +99,18 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     exact = [row for row in rows if row["rule"] == "exact"]
     assert exact and all(row["differ"] == 0 for row in exact)
 
+    assert Path(f"{output}-equality-both-4.json").exists() and Path(f"{output}-trace.html").exists()
+
     paper = environment | {"PAPER": "1", "SETTINGS": "regular", "NAME": "-paper"}
+    paper["ANALYSES"] = "audit"
     result = recipe("blockwise_multi30k", **paper)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    assert result.stderr.count("is there already, kept") == 1
+    audited = json.loads(Path(f"{output}-equality-regular-paper-4.json").read_text())["command"]
+    assert "--reference" in audited and "model-de-en/model.pt" in audited  # of a frozen base
+    refused = recipe("blockwise_multi30k", **paper | {"ANALYSES": "audit table"})
+    assert refused.returncode == 2
+    assert "unknown analysis 'table' in ANALYSES (choose from: audit trace)" in refused.stderr
     record = json.loads(output.with_suffix(".json").read_text())
     assert (
         "regular-paper/4=" in record["command"]
