@@ -1,20 +1,27 @@
-"""Ways to alter a model, or to change one between two batches, by name; each changes what stock fairseq gives."""
+"""Ways to alter one thing of a model, as tables: attributes, classes, hooks, methods, numbers.
+
+:mod:`tests.changes` has all ways by name; each changes what stock fairseq gives.
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from fairseq.modules import LearnedPositionalEmbedding, TransformerDecoderLayer
+from fairseq.models.transformer import TransformerEncoder
+from fairseq.modules import (
+    LearnedPositionalEmbedding,
+    SinusoidalPositionalEmbedding,
+    TransformerDecoderLayer,
+)
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
 from tests.support import make_model, make_task
 
 # Its outputs vary with little that changes in it.
 NORMS_FIRST = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+WIDTH = 16
 
 
 def lively(seed: int = 11, **options: Any) -> Any:
@@ -22,20 +29,15 @@ def lively(seed: int = 11, **options: Any) -> Any:
 
 
 Change = Callable[[Any], object]
-ALTERED: dict[str, Change] = {}
-
-
-def alteration(change: Change) -> Change:
-    ALTERED[change.__name__.replace("_", " ")] = change
-    return change
+# A layer of the encoder and one of the decoder.
+FIRST, LAST = "encoder.layers.0", "decoder.layers.1"
 
 
 def layers(model: Any) -> tuple[Any, Any]:
-    """A layer of the encoder and one of the decoder."""
-    return model.encoder.layers[0], model.decoder.layers[1]
+    return model.get_submodule(FIRST), model.get_submodule(LAST)
 
 
-# Linear layers of another kind
+# -- something else in place of what an attribute holds
 
 
 class LowRank(nn.Linear):
@@ -52,47 +54,103 @@ class LowRank(nn.Linear):
         return super().forward(x) + x @ self.a.t() @ self.b.t()
 
 
-def low_rank(where: str) -> Change:
-    def change(model: Any) -> None:
-        path, _, name = where.rpartition(".")
-        owner = model.get_submodule(path)
-        setattr(owner, name, LowRank(getattr(owner, name)))
-
-    return change
-
-
-ALTERED |= {
-    f"low rank {where}": low_rank(where)
-    for where in (
-        *("decoder.layers.0.fc1", "decoder.layers.1.fc2", "decoder.layers.0.self_attn.q_proj"),
-        *("decoder.layers.1.encoder_attn.k_proj", "decoder.layers.0.self_attn.out_proj"),
-        *("decoder.output_projection", "encoder.layers.1.fc1"),
-    )
-}
-
-
-@alteration
-def another_class_without_parameters(model: Any) -> None:
-    class Doubled(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * super().forward(x)
-
-    layers(model)[1].fc2.__class__ = Doubled
-
-
 class RootMeanSquare(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return x * x.square().mean(-1, keepdim=True).add(self.eps).rsqrt() * self.weight
 
 
-@alteration
-def norm_of_its_own_decoder(model: Any) -> None:
-    layers(model)[1].self_attn_layer_norm = RootMeanSquare(16)
+class WrappedAttention(nn.Module):
+    """As adapters wrap it: of the attributes of attention it has none."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        found, weights = self.inner(*args, **kwargs)
+        return found * 1.5, weights
 
 
-@alteration
-def norm_of_its_own_encoder(model: Any) -> None:
-    layers(model)[0].final_layer_norm.__class__ = RootMeanSquare
+def seeded(make: Callable[[], nn.Module]) -> Callable[[Any], nn.Module]:
+    def module(old: Any) -> nn.Module:
+        torch.manual_seed(3)
+        return make()
+
+    return module
+
+
+def quantized(module: nn.Module) -> Any:
+    return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+
+
+# Name -> the attribute, and what it holds then, made of what it holds.
+REPLACED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{
+        f"low rank {where}": (where, LowRank)
+        for where in (
+            *("decoder.layers.0.fc1", "decoder.layers.1.fc2", "decoder.layers.0.self_attn.q_proj"),
+            *("decoder.layers.1.encoder_attn.k_proj", "decoder.layers.0.self_attn.out_proj"),
+            *("decoder.output_projection", "encoder.layers.1.fc1"),
+        )
+    },
+    # Modules
+    "norm of its own decoder": (f"{LAST}.self_attn_layer_norm", lambda old: RootMeanSquare(WIDTH)),
+    "new module": (f"{LAST}.fc1", seeded(lambda: nn.Linear(WIDTH, 32))),
+    "new encoder": ("encoder", lambda old: lively(1).encoder),
+    "new decoder": ("decoder", lambda old: lively(1).decoder),
+    "layers in another order": ("decoder.layers", lambda old: nn.ModuleList([*reversed(old)])),
+    "learned positions": (
+        "decoder.embed_positions",
+        seeded(lambda: LearnedPositionalEmbedding(70, WIDTH, 1)),
+    ),
+    "norm behind embeddings": ("decoder.layernorm_embedding", lambda old: nn.LayerNorm(WIDTH)),
+    "no norm behind layers": ("encoder.layer_norm", lambda old: None),
+    "wrapped attention": (f"{LAST}.encoder_attn", WrappedAttention),
+    # Attention then reads no whole prefix, but words one by one.
+    "quantized layer": (LAST, quantized),
+    "quantized decoder": ("decoder", quantized),
+    # Parameters
+    "no bias": (f"{LAST}.fc1.bias", lambda old: None),
+    "new parameter": (
+        "decoder.output_projection.weight",
+        lambda old: nn.Parameter(old.detach().flip(0)),
+    ),
+    "new parameter of norm": (
+        f"{LAST}.final_layer_norm.weight",
+        lambda old: nn.Parameter(old.detach() * 1.5),
+    ),
+    # Attributes
+    "activation of one layer": (f"{FIRST}.activation_fn", lambda old: torch.tanh),
+    "activation of its own": (f"{LAST}.activation_fn", lambda old: lambda x: x.abs().sqrt()),
+    "another eps": (f"{LAST}.final_layer_norm.eps", lambda old: 0.7),
+    "embedding scale": ("decoder.embed_scale", lambda old: 1.0),
+    "embedding scale of encoder": ("encoder.embed_scale", lambda old: 1.0),
+    "learned embedding scale": ("decoder.embed_scale", lambda old: torch.linspace(1, 4, WIDTH)),
+    "attention scale": (f"{LAST}.self_attn.scaling", lambda old: old * 3),
+    "norms of one layer elsewhere": (f"{LAST}.normalize_before", lambda old: False),
+    "limited embeddings": ("decoder.embed_tokens.max_norm", lambda old: 0.5),
+    "padding of positions": ("decoder.embed_positions.padding_idx", lambda old: old + 5),
+    "padding of positions of encoder": ("encoder.embed_positions.padding_idx", lambda old: old + 5),
+    "padding of encoder": ("encoder.padding_idx", lambda old: 7),
+    "table of positions": ("decoder.embed_positions.weights", lambda old: old.flip(-1)),
+}
+
+
+def replaced(where: str, make: Callable[[Any], Any]) -> Change:
+    def change(model: Any) -> None:
+        path, _, name = where.rpartition(".")
+        owner = model.get_submodule(path)
+        setattr(owner, name, make(getattr(owner, name)))
+
+    return change
+
+
+# -- another class, which keeps the parameters
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
 
 
 class Reversed(nn.Embedding):
@@ -100,61 +158,57 @@ class Reversed(nn.Embedding):
         return super().forward(tokens).flip(-1)
 
 
-@alteration
-def embeddings_of_their_own_in_encoder(model: Any) -> None:
-    model.encoder.embed_tokens.__class__ = Reversed
+class Halved(TransformerDecoderLayer):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        x, *others = super().forward(*args, **kwargs)
+        return (x / 2, *others)
 
 
-# Hooks
+class Backwards(SinusoidalPositionalEmbedding):
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = super().forward(*args, **kwargs)
+        return found.flip(1)
 
 
-@alteration
-def hook_on_linear(model: Any) -> None:
-    layers(model)[1].fc2.register_forward_hook(lambda module, inputs, output: output * 1.5)
+class ReorderedAndScaled(TransformerEncoder):
+    def reorder_encoder_out(self, encoder_out: Any, new_order: Tensor) -> Any:
+        found = super().reorder_encoder_out(encoder_out, new_order)
+        return found | {"encoder_out": [found["encoder_out"][0] * 1.5]}
 
 
-@alteration
-def hook_on_norm_of_encoder(model: Any) -> None:
-    norm = layers(model)[0].self_attn_layer_norm
-    norm.register_forward_hook(lambda module, inputs, output: output * 1.5)
+CLASSES = {
+    "another class without parameters": (f"{LAST}.fc2", Doubled),
+    "norm of its own encoder": (f"{FIRST}.final_layer_norm", RootMeanSquare),
+    "embeddings of their own in encoder": ("encoder.embed_tokens", Reversed),
+    "layer of another kind": ("decoder.layers.0", Halved),
+    "positions of encoder": ("encoder.embed_positions", Backwards),
+    "reordering of a class": ("encoder", ReorderedAndScaled),
+}
 
 
-@alteration
-def hook_on_layer(model: Any) -> None:
-    layer = layers(model)[1]
-    layer.register_forward_hook(lambda module, inputs, output: (output[0].flip(-1), *output[1:]))
+# -- hooks behind a module
 
 
-@alteration
-def hook_on_attention(model: Any) -> None:
-    attention = layers(model)[1].encoder_attn
-    attention.register_forward_hook(lambda module, inputs, output: (output[0] * 2, output[1]))
+def more(module: Any, inputs: Any, output: Any) -> Any:
+    return output * 1.5
 
 
-@alteration
-def hook_before_linear(model: Any) -> None:
-    layers(model)[1].fc1.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 1.5,))
+def flipped(module: Any, inputs: Any, output: Any) -> Any:
+    return (output[0].flip(-1), *output[1:]) if isinstance(output, tuple) else output.flip(-1)
 
 
-@alteration
-def hook_on_embeddings(model: Any) -> None:
-    tokens = model.decoder.embed_tokens
-    tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
+HOOKS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "hook on linear": (f"{LAST}.fc2", more),
+    "hook on norm of encoder": (f"{FIRST}.self_attn_layer_norm", more),
+    "hook on layer": (LAST, flipped),
+    "hook on attention": (f"{LAST}.encoder_attn", flipped),
+    "hook on embeddings": ("decoder.embed_tokens", flipped),
+    "hook on embeddings of encoder": ("encoder.embed_tokens", flipped),
+    "hook on dropout": (f"{LAST}.dropout_module", more),
+}
 
 
-@alteration
-def hook_on_embeddings_of_encoder(model: Any) -> None:
-    tokens = model.encoder.embed_tokens
-    tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
-
-
-@alteration
-def hook_on_dropout(model: Any) -> None:
-    dropout = layers(model)[1].dropout_module
-    dropout.register_forward_hook(lambda module, inputs, output: output * 1.5)
-
-
-# Methods put onto a module
+# -- methods put onto a module
 
 
 def scaled(module: Any, name: str = "forward", by: float = 1.5) -> None:
@@ -168,226 +222,44 @@ def scaled(module: Any, name: str = "forward", by: float = 1.5) -> None:
     setattr(module, name, patched)
 
 
-PATCHED: dict[str, Callable[[Any], tuple[Any, str]]] = {
-    "linear": lambda model: (layers(model)[1].fc1, "forward"),
-    "norm": lambda model: (layers(model)[1].final_layer_norm, "forward"),
-    "layer": lambda model: (model.decoder.layers[0], "forward"),
-    "residual connection": lambda model: (layers(model)[1], "residual_connection"),
-    "layer of encoder": lambda model: (layers(model)[0], "forward"),
-    "attention": lambda model: (layers(model)[1].self_attn, "forward"),
-    "embeddings": lambda model: (model.decoder.embed_tokens, "forward"),
-    "embeddings of encoder": lambda model: (model.encoder.embed_tokens, "forward"),
-    "positions": lambda model: (model.decoder.embed_positions, "forward"),
-    "projection": lambda model: (model.decoder.output_projection, "forward"),
-    "decoder": lambda model: (model.decoder, "forward"),
-    "features": lambda model: (model.decoder, "extract_features"),
-    "output layer": lambda model: (model.decoder, "output_layer"),
-    "embedding of encoder": lambda model: (model.encoder, "forward_embedding"),
-}
-ALTERED |= {
-    f"patched {name}": lambda model, at=at: scaled(*at(model))  # type: ignore[misc]
-    for name, at in PATCHED.items()
+PATCHED = {
+    "patched linear": (f"{LAST}.fc1", "forward"),
+    "patched norm": (f"{LAST}.final_layer_norm", "forward"),
+    "patched layer": ("decoder.layers.0", "forward"),
+    "patched residual connection": (LAST, "residual_connection"),
+    "patched layer of encoder": (FIRST, "forward"),
+    "patched attention": (f"{LAST}.self_attn", "forward"),
+    "patched embeddings": ("decoder.embed_tokens", "forward"),
+    "patched embeddings of encoder": ("encoder.embed_tokens", "forward"),
+    "patched positions": ("decoder.embed_positions", "forward"),
+    "patched projection": ("decoder.output_projection", "forward"),
+    "patched decoder": ("decoder", "forward"),
+    "patched features": ("decoder", "extract_features"),
+    "patched output layer": ("decoder", "output_layer"),
+    "patched embedding of encoder": ("encoder", "forward_embedding"),
 }
 
 
-@alteration
-def patched_encoder(model: Any) -> None:
-    forward = model.encoder.forward
-
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        found = forward(*args, **kwargs)
-        return found | {"encoder_out": [found["encoder_out"][0].flip(-1)]}
-
-    model.encoder.forward = patched
-
-
-# Weights that are computed
-
-
-class Twice(nn.Module):
-    def forward(self, weight: Tensor) -> Tensor:
-        return 2 * weight
-
-
-@alteration
-def parametrized(model: Any) -> None:
-    parametrize.register_parametrization(layers(model)[1].fc1, "weight", Twice())
-
-
-@alteration
-def parametrized_norm(model: Any) -> None:
-    parametrize.register_parametrization(layers(model)[0].final_layer_norm, "weight", Twice())
-
-
-@alteration
-def pruned(model: Any) -> None:
-    prune.l1_unstructured(layers(model)[1].fc2, "weight", amount=0.5)
-
-
-@alteration
-def pruned_for_good(model: Any) -> None:
-    prune.random_unstructured(layers(model)[0].fc2, "weight", amount=0.5)
-    prune.remove(layers(model)[0].fc2, "weight")
-
-
-@alteration
-def norm_of_weights(model: Any) -> None:
-    linear = layers(model)[1].fc1
-    weight_norm(linear)
-    with torch.no_grad():
-        linear.weight_g.mul_(2)
-
-
-@alteration
-def norm_of_weights_parametrized(model: Any) -> None:
-    linear = layers(model)[1].fc1
-    parametrizations.weight_norm(linear)
-    with torch.no_grad():
-        linear.parametrizations.weight.original0.mul_(2)
-
-
-@alteration
-def spectral(model: Any) -> None:
-    spectral_norm(layers(model)[1].fc2)
-    layers(model)[1].fc2.eval()
-
-
-# Other parameters and modules
-
-
-@alteration
-def new_parameter(model: Any) -> None:
-    projection = model.decoder.output_projection
-    projection.weight = nn.Parameter(projection.weight.detach().flip(0))
-
-
-@alteration
-def new_parameter_of_norm(model: Any) -> None:
-    norm = layers(model)[1].final_layer_norm
-    norm.weight = nn.Parameter(norm.weight.detach() * 1.5)
-
-
-@alteration
-def no_bias(model: Any) -> None:
-    layers(model)[1].fc1.bias = None
-
-
-@alteration
-def new_module(model: Any) -> None:
-    torch.manual_seed(3)
-    layers(model)[1].fc1 = nn.Linear(16, 32)
-
-
-@alteration
-def copied_layer(model: Any) -> None:
-    """It shares the state of incremental decoding with the one that it was copied from."""
-    model.decoder.layers.append(copy.deepcopy(model.decoder.layers[0]))
-
-
-@alteration
-def new_encoder(model: Any) -> None:
-    model.encoder = lively(1).encoder
-
-
-@alteration
-def new_decoder(model: Any) -> None:
-    model.decoder = lively(1).decoder
-
-
-@alteration
-def fewer_layers(model: Any) -> None:
-    del model.decoder.layers[0]
-
-
-@alteration
-def more_layers(model: Any) -> None:
-    model.encoder.layers.append(copy.deepcopy(model.encoder.layers[0]))
-
-
-@alteration
-def layers_in_another_order(model: Any) -> None:
-    model.decoder.layers = nn.ModuleList([*reversed(model.decoder.layers)])
-
-
-@alteration
-def layers_in_another_order_in_place(model: Any) -> None:
-    parts = model.decoder.layers._modules
-    parts["0"] = parts.pop("0")
-
-
-@alteration
-def layer_of_another_kind(model: Any) -> None:
-    class Halved(TransformerDecoderLayer):
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            x, *others = super().forward(*args, **kwargs)
-            return (x / 2, *others)
-
-    model.decoder.layers[0].__class__ = Halved
-
-
-@alteration
-def learned_positions(model: Any) -> None:
-    torch.manual_seed(3)
-    model.decoder.embed_positions = LearnedPositionalEmbedding(70, 16, 1)
-
-
-@alteration
-def positions_of_encoder(model: Any) -> None:
-    class Backwards(type(model.encoder.embed_positions)):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-            return super().forward(*args, **kwargs).flip(1)
-
-    model.encoder.embed_positions.__class__ = Backwards
-
-
-@alteration
-def norm_behind_embeddings(model: Any) -> None:
-    model.decoder.layernorm_embedding = nn.LayerNorm(16)
-
-
-@alteration
-def no_norm_behind_layers(model: Any) -> None:
-    model.encoder.layer_norm = None
-
-
-# Modules of libraries that wrap or replace what is there
-
-
-@alteration
-def compiled(model: Any) -> None:
-    """torch.compile wraps a layer in a module that has no attributes of its own."""
-    decoder = model.decoder
-    hook_on_linear(model)
-    decoder.layers[1] = torch.compile(decoder.layers[1], backend="eager", dynamic=True)
-
-
-def quantized(module: nn.Module) -> Any:
-    return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
-
-
-@alteration
-def quantized_layer(model: Any) -> None:
-    """Attention then reads no whole prefix, but words one by one."""
-    model.decoder.layers[1] = quantized(model.decoder.layers[1])
-
-
-@alteration
-def quantized_decoder(model: Any) -> None:
-    model.decoder = quantized(model.decoder)
-
-
-@alteration
-def wrapped_attention(model: Any) -> None:
-    """As adapters wrap it: of the attributes of attention it has none."""
-
-    class Wrapped(nn.Module):
-        def __init__(self, inner: nn.Module):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            found, weights = self.inner(*args, **kwargs)
-            return found * 1.5, weights
-
-    layer = layers(model)[1]
-    layer.encoder_attn = Wrapped(layer.encoder_attn)
+# -- numbers of a parameter
+
+NUMBERS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "other data": (f"{LAST}.fc1.weight", lambda own: setattr(own, "data", own.data.flip(0))),
+    "transposed data": (
+        f"{LAST}.self_attn.q_proj.weight",
+        lambda own: setattr(own, "data", own.data.t()),
+    ),
+    "column of data": (
+        "decoder.output_projection.weight",
+        lambda own: own.data[4:20, 3].add_(1),
+    ),
+    "through numpy": (f"{FIRST}.fc1.weight", lambda own: own.detach().numpy()[3:].fill(0.1)),
+    "data of norm": (f"{LAST}.encoder_attn_layer_norm.weight", lambda own: own.data[4:].add_(1)),
+    "data of embeddings": ("decoder.embed_tokens.weight", lambda own: own.data[4:].mul_(-1)),
+    "in place": (f"{FIRST}.self_attn.v_proj.weight", lambda own: own.mul_(2)),
+    "one number in place": (f"{LAST}.final_layer_norm.bias", lambda own: own[5].add_(3)),
+}
+
+
+@torch.no_grad()
+def renumbered(model: Any, where: str, change: Callable[[Any], object]) -> None:
+    change(model.get_parameter(where))

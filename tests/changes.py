@@ -1,30 +1,76 @@
-"""More of :mod:`tests.alterations`: attributes, numbers and probabilities of a model."""
+"""Ways to alter a model, or to change one between two batches, by name; each changes what stock fairseq gives."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models.transformer import TransformerEncoder
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
-from tests.alterations import ALTERED, alteration, layers, lively
+from tests.alterations import (
+    CLASSES,
+    HOOKS,
+    NUMBERS,
+    PATCHED,
+    REPLACED,
+    WIDTH,
+    Change,
+    layers,
+    lively,
+    renumbered,
+    replaced,
+    scaled,
+)
 
-__all__ = ["ALTERED"]
+ALTERED: dict[str, Change] = {
+    **{name: replaced(*how) for name, how in REPLACED.items()},
+    **{
+        name: lambda model, how=how: setattr(model.get_submodule(how[0]), "__class__", how[1])  # type: ignore[misc]
+        for name, how in CLASSES.items()
+    },
+    **{
+        name: lambda model, how=how: model.get_submodule(how[0]).register_forward_hook(how[1])  # type: ignore[misc]
+        for name, how in HOOKS.items()
+    },
+    **{
+        name: lambda model, how=how: scaled(model.get_submodule(how[0]), how[1])  # type: ignore[misc]
+        for name, how in PATCHED.items()
+    },
+    **{name: lambda model, how=how: renumbered(model, *how) for name, how in NUMBERS.items()},  # type: ignore[misc]
+    "copied layer": lambda model: model.decoder.layers.append(
+        copy.deepcopy(model.decoder.layers[0])  # shares the state of incremental decoding
+    ),
+    "more layers": lambda model: model.encoder.layers.append(
+        copy.deepcopy(model.encoder.layers[0])
+    ),
+    "fewer layers": lambda model: model.decoder.layers.pop(0),
+    "state dict": lambda model: model.load_state_dict(lively(1).state_dict()),
+    "another type": lambda model: model.double(),
+}
 
-# What stock decoding calls to order the rows
 
-
-class ReorderedAndScaled(TransformerEncoder):
-    def reorder_encoder_out(self, encoder_out: Any, new_order: Tensor) -> Any:
-        found = super().reorder_encoder_out(encoder_out, new_order)
-        return found | {"encoder_out": [found["encoder_out"][0] * 1.5]}
+def alteration(change: Change) -> Change:
+    ALTERED[change.__name__.replace("_", " ")] = change
+    return change
 
 
 @alteration
-def reordering_of_a_class(model: Any) -> None:
-    model.encoder.__class__ = ReorderedAndScaled
+def hook_before_linear(model: Any) -> None:
+    layers(model)[1].fc1.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 1.5,))
+
+
+@alteration
+def patched_encoder(model: Any) -> None:
+    forward = model.encoder.forward
+
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        found = forward(*args, **kwargs)
+        return found | {"encoder_out": [found["encoder_out"][0].flip(-1)]}
+
+    model.encoder.forward = patched
 
 
 @alteration
@@ -50,7 +96,58 @@ def patched_reordering_of_a_state(model: Any) -> None:
     model.decoder.reorder_incremental_state_scripting = patched
 
 
-# Attributes
+# Weights that are computed
+
+
+class Twice(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@alteration
+def parametrized(model: Any) -> None:
+    parametrize.register_parametrization(layers(model)[1].fc1, "weight", Twice())
+
+
+@alteration
+def parametrized_norm(model: Any) -> None:
+    parametrize.register_parametrization(layers(model)[0].final_layer_norm, "weight", Twice())
+
+
+@alteration
+def pruned(model: Any) -> None:
+    prune.l1_unstructured(layers(model)[1].fc2, "weight", amount=0.5)
+
+
+@alteration
+def pruned_for_good(model: Any) -> None:
+    prune.random_unstructured(layers(model)[0].fc2, "weight", amount=0.5)
+    prune.remove(layers(model)[0].fc2, "weight")
+
+
+@alteration
+def norm_of_weights(model: Any) -> None:
+    linear = layers(model)[1].fc1
+    weight_norm(linear)
+    with torch.no_grad():
+        linear.weight_g.mul_(2)
+
+
+@alteration
+def norm_of_weights_parametrized(model: Any) -> None:
+    linear = layers(model)[1].fc1
+    parametrizations.weight_norm(linear)
+    with torch.no_grad():
+        linear.parametrizations.weight.original0.mul_(2)
+
+
+@alteration
+def spectral(model: Any) -> None:
+    spectral_norm(layers(model)[1].fc2)
+    layers(model)[1].fc2.eval()
+
+
+# More than one part
 
 
 @alteration
@@ -60,43 +157,9 @@ def another_activation(model: Any) -> None:
 
 
 @alteration
-def activation_of_one_layer(model: Any) -> None:
-    layers(model)[0].activation_fn = torch.tanh
-
-
-@alteration
-def activation_of_its_own(model: Any) -> None:
-    layers(model)[1].activation_fn = lambda x: x.abs().sqrt()
-
-
-@alteration
-def another_eps(model: Any) -> None:
-    layers(model)[1].final_layer_norm.eps = 0.7
-
-
-@alteration
-def embedding_scale(model: Any) -> None:
-    model.decoder.embed_scale = 1.0
-
-
-@alteration
-def embedding_scale_of_encoder(model: Any) -> None:
-    model.encoder.embed_scale = 1.0
-
-
-@alteration
-def learned_embedding_scale(model: Any) -> None:
-    model.decoder.embed_scale = torch.linspace(1, 4, 16)
-
-
-@alteration
-def attention_scale(model: Any) -> None:
-    layers(model)[1].self_attn.scaling *= 3
-
-
-@alteration
-def norms_of_one_layer_elsewhere(model: Any) -> None:
-    layers(model)[1].normalize_before = False
+def part_of_data(model: Any) -> None:
+    for layer in model.decoder.layers:
+        layer.fc1.weight.data[1:] *= 0
 
 
 @alteration
@@ -106,105 +169,30 @@ def heads_of_one_layer(model: Any) -> None:
 
 
 @alteration
-def limited_embeddings(model: Any) -> None:
-    model.decoder.embed_tokens.max_norm = 0.5
-
-
-@alteration
-def padding_of_positions(model: Any) -> None:
-    model.decoder.embed_positions.padding_idx += 5
-
-
-@alteration
-def padding_of_positions_of_encoder(model: Any) -> None:
-    model.encoder.embed_positions.padding_idx += 5
-
-
-@alteration
-def padding_of_encoder(model: Any) -> None:
-    model.encoder.padding_idx = 7
-
-
-@alteration
 def state_of_another_layer(model: Any) -> None:
     first, second = model.decoder.layers
     second.self_attn._incremental_state_id = first.self_attn._incremental_state_id
 
 
-# Numbers
-
-
 @alteration
-def other_data(model: Any) -> None:
-    linear = layers(model)[1].fc1
-    linear.weight.data = linear.weight.data.flip(0)
-
-
-@alteration
-def transposed_data(model: Any) -> None:
-    projection = layers(model)[1].self_attn.q_proj
-    projection.weight.data = projection.weight.data.t()
-
-
-@alteration
-def part_of_data(model: Any) -> None:
-    for layer in model.decoder.layers:
-        layer.fc1.weight.data[1:] *= 0
-
-
-@alteration
-def column_of_data(model: Any) -> None:
-    model.decoder.output_projection.weight.data[4:20, 3] += 1
-
-
-@alteration
-def through_numpy(model: Any) -> None:
-    model.encoder.layers[0].fc1.weight.detach().numpy()[3:] = 0.1
-
-
-@alteration
-def data_of_norm(model: Any) -> None:
-    layers(model)[1].encoder_attn_layer_norm.weight.data[4:] += 1
-
-
-@alteration
-def data_of_embeddings(model: Any) -> None:
-    model.decoder.embed_tokens.weight.data[4:] *= -1
-
-
-@alteration
-def in_place(model: Any) -> None:
-    with torch.no_grad():
-        layers(model)[0].self_attn.v_proj.weight.mul_(2)
-
-
-@alteration
-def one_number_in_place(model: Any) -> None:
-    with torch.no_grad():
-        layers(model)[1].final_layer_norm.bias[5] += 3
-
-
-@alteration
-def state_dict(model: Any) -> None:
-    model.load_state_dict(lively(1).state_dict())
-
-
-@alteration
-def another_type(model: Any) -> None:
-    model.double()
-
-
-@alteration
-def table_of_positions(model: Any) -> None:
-    positions = model.decoder.embed_positions
-    positions.weights = positions.weights.flip(-1)
+def layers_in_another_order_in_place(model: Any) -> None:
+    parts = model.decoder.layers._modules
+    parts["0"] = parts.pop("0")
 
 
 @alteration
 def table_of_positions_that_grew(model: Any) -> None:
     positions = model.decoder.embed_positions
-    positions.weights = positions.get_embedding(2000, 16, 1)
+    positions.weights = positions.get_embedding(2000, WIDTH, 1)
     positions.weights.mul_(-3)
+
+
+@alteration
+def compiled(model: Any) -> None:
+    """torch.compile wraps a layer in a module that has no attributes of its own."""
+    decoder = model.decoder
+    ALTERED["hook on linear"](model)
+    decoder.layers[1] = torch.compile(decoder.layers[1], backend="eager", dynamic=True)
 
 
 # Probabilities: what a data store, a copier or a calibration adds
@@ -219,16 +207,6 @@ def favouring(module: Any) -> None:
     module.get_normalized_probs = lambda *args, **kwargs: favoured(method(*args, **kwargs))
 
 
-@alteration
-def probabilities(model: Any) -> None:
-    favouring(model)
-
-
-@alteration
-def probabilities_of_decoder(model: Any) -> None:
-    favouring(model.decoder)
-
-
 def favouring_class(module: Any) -> None:
     class Favouring(type(module)):  # type: ignore[misc]
         def get_normalized_probs(self, net_output: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -238,11 +216,9 @@ def favouring_class(module: Any) -> None:
     module.__class__ = Favouring
 
 
-@alteration
-def probabilities_of_class(model: Any) -> None:
-    favouring_class(model)
-
-
-@alteration
-def probabilities_of_class_of_decoder(model: Any) -> None:
-    favouring_class(model.decoder)
+ALTERED |= {
+    "probabilities": favouring,
+    "probabilities of decoder": lambda model: favouring(model.decoder),
+    "probabilities of class": favouring_class,
+    "probabilities of class of decoder": lambda model: favouring_class(model.decoder),
+}

@@ -20,8 +20,8 @@ from torch.nn.utils import parametrize
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.methods import gad as gad_method
-from tests.alterations import Change, Twice, layers, lively
-from tests.changes import ALTERED
+from tests.alterations import Change, layers, lively
+from tests.changes import ALTERED, Twice
 from tests.support import (
     assert_same,
     generation_options,
