@@ -5,7 +5,7 @@
 #   LIMIT=40 bash scripts/demo.sh    a quick look
 #
 # Ends with a table, a coloured trace of three sentences, and report.html. One sentence at a time, as a user waits for them;
-# one thread. Environment: LIMIT (200 sentences), REPORT (the page), PYTHON (.venv/bin/python, which is made where it is missing).
+# one thread. Environment: LIMIT (200 sentences), REPORT (the page; report.html), PYTHON (.venv/bin/python, which is made where it is missing).
 # Model and sentences are in checkpoints/ua_gec (CC BY 4.0).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,6 +39,6 @@ aggdec() {
     "$PYTHON" -m fairseq_aggdec.cli.main "$tool" "$DATA" --dataset-impl raw --source-lang src --target-lang tgt \
         --path "$SHIPPED/checkpoint.pt" --post-process sentencepiece --cpu --limit "${LIMIT:-200}" "$@"
 }
-aggdec bench --systems beam5 search5 beam1 greedy iad --baselines beam5 beam1 --threads 1
+aggdec bench --systems beam5 search5 beam1 greedy iad --batch-sizes 1 --baselines beam5 beam1 --threads 1
 printf '\nHow IAD decoded three of them, a line per call of the decoder:\n'
-aggdec trace --decoding iad --beam 1 ${REPORT:+--report "$REPORT"}
+aggdec trace --decoding iad --beam 1 --report "${REPORT:-report.html}"

@@ -100,14 +100,14 @@ def test_the_picture_of_drafting_is_what_the_model_does() -> None:
     assert f"{calls} calls, not {tokens}](docs/assets/drafting.svg)" in README
 
 
-def test_the_demo_runs_as_its_script_starts_it(tmp_path: Path) -> None:
+def test_the_demo_runs(tmp_path: Path) -> None:
     """Without a path to the checkout in the environment, as after a clone."""
-    *_, last = (ROOT / "scripts" / "demo.sh").read_text(encoding="utf-8").splitlines()
-    found = re.fullmatch(r'exec \.venv/bin/python (.*) "\$@"', last)
-    assert found is not None
     page = tmp_path / "report.html"
-    command = [sys.executable, *found[1].split(), "--limit", "4", "--report", str(page)]
+    settings = {"PYTHON": sys.executable, "LIMIT": "4", "REPORT": str(page)}
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    command = ["bash", "scripts/demo.sh"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables | settings, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "with 5 decoders" in done.stdout and page.stat().st_size > 1000
+    assert done.stdout.count("0 of 4") == 3 and page.stat().st_size > 1000

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,14 +17,11 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 from scripts import forced_drafts, random_models
 from scripts.forced_drafts import ForcedDrafter
 from scripts.recipes import paper_plots
-from scripts.recipes.gad import replay
 from tests.cli.commands import Trained
 from tests.fuzz import audits, cases, run
 
@@ -266,46 +262,6 @@ def test_audit_refuses_drafts_that_nothing_verifies(
     with pytest.raises(SystemExit, match="--decoding beam verifies no drafts"):
         monkeypatch.setattr("sys.argv", ["forced_drafts", *arguments, "--drafts", "wrong"])
         forced_drafts.main()
-
-
-def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
-    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    replay.main([*arguments, "--record", str(recorded)])
-    records = replay.load(recorded)
-    assert [record.sentence for record in records] == list(range(11))
-    more = ["--size", "tiny", "--threads", "1", "--cpu", "--output", str(output)]
-    replay.main(["--replay", str(recorded), *more])
-    result = json.loads(output.with_suffix(".json").read_text())
-    assert "random weights" in result["title"] and "edit_ratios" not in result["distribution"]
-    tokens = sum(len(record.output) for record in records)
-    rounds = sum(len(record.iterations) for record in records)
-    for row in result["results"]:
-        assert row["tokens"] == tokens
-        if row["system"] == "iad":
-            assert row["differ"] == 0
-            assert row["mean_accepted"] == pytest.approx(tokens / rounds)
-
-
-@pytest.mark.parametrize(
-    ("system", "kind"), [("gad", NarDrafter), ("blockwise", BlockwiseHeadsDrafter)]
-)
-def test_a_drafter_that_is_a_model_runs_in_a_replay(
-    system: str, kind: type, arguments: list[str], tmp_path: Path
-) -> None:
-    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    replay.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
-    more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
-    more.append("--drafter-flags=--prefix-attention causal --slot-chain")
-    with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
-        replay.main(["--replay", str(recorded), *more, "--output", str(output)])
-    rounds = sum(len(record.iterations) for record in replay.load(recorded))
-    assert drafting.call_count >= rounds
-    if kind is NarDrafter:
-        decoder = drafting.call_args.args[0].model.decoder
-        assert decoder.causal_prefix and decoder.chain is not None
-    _, replayed = json.loads(output.with_suffix(".json").read_text())["results"]
-    assert replayed["differ"] == 0
-    assert replayed["mean_accepted"] == pytest.approx(replayed["tokens"] / rounds)
 
 
 def test_the_cost_of_a_call(arguments: list[str], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ import torch
 from fairseq_aggdec.api.session import spread
 from fairseq_aggdec.bench import table, timing
 from fairseq_aggdec.bench.agreement import Agreement
-from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import Measurement, System
 from fairseq_aggdec.search.counters import Counters
-from scripts.recipes.gad import replay
 
 
 @pytest.fixture(autouse=True)
@@ -135,12 +132,3 @@ def test_edit_ratio() -> None:
 def test_a_limit_is_spread() -> None:
     assert spread(range(10), 3) == [0, 3, 6]
     assert spread(range(2), 3) == [0, 1] == spread(range(2), None)
-
-
-def test_recordings_come_back(tmp_path: Path) -> None:
-    records = [
-        Record(7, [4, 5, 2], [Iteration([6, 5], [6, 7, 8], 1, [6, 7]), Iteration([], [2], 0, [2])])
-    ]
-    replay.save(tmp_path / "r.jsonl", records)
-    assert replay.load(tmp_path / "r.jsonl") == records
-    assert records[0].output == [6, 7, 2]

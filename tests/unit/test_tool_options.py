@@ -78,7 +78,6 @@ OWN = {
     "bench by options": ["--system", "a=", "--output", "{tmp}/out"],
     "bench apart": ["--systems", "greedy", "--apart"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
-    "scripts.recipes.gad.replay": ["--record", "{tmp}/out"],
     "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
     "scripts.recipes.interleaved.figures": ["--model", "a={model}", "--output", "{tmp}/out"],
     "scripts.recipes.blockwise.table": ["--models", "a/1={model}", "--output", "{tmp}/out"],

@@ -1,53 +1,33 @@
 """Replay: the iterations of a recorded run on models of other sizes with random weights.
 
-    python -m scripts.recipes.gad.replay DATA --path model.pt --gen-subset test --decoding gad ... --record FILE
-    python -m scripts.recipes.gad.replay --replay FILE --size base --cpu --systems beam5 beam1 greedy gad --output OUT
-
---record decodes a set with IAD, or as --decoding says, and writes what it did, draft by draft. --replay takes the place
-of DATA and --path, all other options are those of ``aggdec bench``; with gad among the systems a drafter of that size
-runs as well, with the options of fairseq-train in --drafter-flags="..."; with blockwise, heads do.
-
 What costs time in decoding is how many tokens each call reads and how many calls there are, not what the weights are.
-So a model of Transformer-base or -big size gets sources of the recorded lengths, every system writes as many tokens as
-the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). What
-drafts with a model runs, too, at that size: a drafter with the verifier's encoder, or heads on the verifier.
+So a model of another size gets sources of the recorded lengths, every system writes as many tokens as the recorded
+output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). What drafts with a
+model runs, too, at that size: a drafter with the verifier's encoder, or heads on the verifier.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import sys
-import tempfile
-from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.api.session import Session, generation_parser, spread
-from fairseq_aggdec.bench import command_line, systems, table
-from fairseq_aggdec.bench.recording import Iteration, Record
-from fairseq_aggdec.bench.systems import Entry
-from fairseq_aggdec.bench.timing import Measurement, System
-from fairseq_aggdec.cli.bench import Bench
+from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, GraphMemory, grid_end, grid_rows
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.records import results
 from fairseq_aggdec.search.acceptance import NO_DRAFT
 from fairseq_aggdec.search.board import POSITION, Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.transfer import Watch, send_into
-from scripts.random_models import SIZES, prepare
 
 
 class ReplayDrafter(DeviceDrafter):
@@ -215,128 +195,3 @@ def force_drafts(system: System, drafter: ReplayDrafter, cuda: bool) -> None:
     kinds = (NarDrafter, BlockwiseHeadsDrafter, *((InputCopyDrafter,) if cuda else ()))
     paced = isinstance(system.drafter, kinds)
     system.generator.drafter = drafter.at_the_pace_of(system.drafter) if paced else drafter
-
-
-# -- the command
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = generation_parser(__doc__)
-    own_options(parser)
-    return parser
-
-
-def own_options(parser: argparse.ArgumentParser) -> None:
-    command_line.own_options(parser)
-    add = parser.add_argument_group("replay").add_argument
-    add("--record", type=Path, metavar="FILE")
-    add("--replay", type=Path, metavar="FILE")
-    add("--size", default="base", choices=SIZES)
-    add("--drafter-flags", type=shlex.split, default=[], metavar="FLAGS")
-
-
-class Replay(Bench):
-    """A benchmark whose systems do what was recorded, one sentence at a time, in one process."""
-
-    def __init__(
-        self,
-        args: Namespace,
-        arguments: Sequence[str],
-        entries: Sequence[Entry],
-        records: Sequence[Record],
-    ):
-        super().__init__(args, arguments, entries, {})
-        args.batch_sizes, self.apart = [1], False
-        self.records, self.lengths = records, lengths(records)
-        self.drafter = replay_drafter(self.session, records)
-
-    def load(self, entry: Entry) -> System:
-        system = super().load(entry)
-        force_drafts(system, self.drafter, self.session.cuda)
-        options, decode = self.session.cfg.generation, system.decode
-
-        def decode_forced(sample: dict[str, Any]) -> list[list[int]]:
-            forced = options if system.generator is None else system.generator
-            force_length(forced, self.lengths[sample["id"].item()])
-            return decode(sample)
-
-        system.decode = decode_forced
-        return system
-
-    def lines(
-        self, running: Sequence[System], measured: Sequence[Measurement], *rest: Any
-    ) -> list[table.Line]:
-        """Says so where a replay did not do what was recorded (a floating-point tie may break a draft)."""
-        found = super().lines(running, measured, *rest)
-        rounds = sum(len(record.iterations) for record in self.records)
-        recorded = sum(len(record.output) for record in self.records) / rounds
-        for row in found:
-            replayed = row.mean_accepted if row.system != "greedy" else None
-            if replayed is not None and abs(replayed / recorded - 1) > 0.01:
-                print(f"warning: {row.system}: {replayed:.2f} tokens / step, not {recorded:.2f}")
-        return found
-
-    def distribution(
-        self, running: Sequence[System], measured: Sequence[Measurement]
-    ) -> dict[str, object]:
-        found: Any = super().distribution(running, measured)
-        found.get("distribution", {}).pop("edit_ratios", None)  # the words are random
-        return found
-
-    def memory(self) -> None:
-        tokens = str(sum(self.lengths.values()) // len(self.lengths))
-        self.arguments += ["--min-len", tokens, "--max-len-b", tokens]
-        super().memory()
-
-    def title(self, what: str) -> str:
-        random = f"replay: Transformer-{self.args.size} with random weights, recorded iterations"
-        return str(self.args.title or f"{what}, {random}")
-
-
-def save(path: Path, records: Iterable[Record]) -> None:
-    """One JSON object a line."""
-    lines = (json.dumps(asdict(record), separators=(",", ":")) for record in records)
-    results.write_text(path, "".join(line + "\n" for line in lines))
-
-
-def load(path: Path) -> list[Record]:
-    """The inverse of :func:`save`."""
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [
-        Record(row["sentence"], row["source"], [Iteration(**i) for i in row["iterations"]])
-        for row in rows
-    ]
-
-
-def record(args: Namespace, arguments: Sequence[str]) -> None:
-    """Decodes a set and writes what the method did."""
-    results.check_place("--record", args.record)
-    session = Session(generation_parser(None), arguments, always_draft=False, reads=["batch_size"])
-    decoding = str(session.cfg.task.decoding)
-    method = "iad" if decoding in ("beam", "stock") else decoding
-    save(args.record, systems.record(method, session, session.batches(1, args.limit)))
-
-
-def main(given: Sequence[str] | None = None) -> None:
-    arguments = list(sys.argv[1:] if given is None else given)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own_options(parser)
-    args, rest = parser.parse_known_args(arguments)
-    if {"-h", "--help"} & {*rest} or not (args.record or args.replay):
-        build_parser().print_help()
-        return
-    with results.refusals():
-        if args.record:
-            return record(args, rest)
-        names = systems.expanded(args.systems or ["stock", "ours"])
-        records = spread(load(args.replay), args.limit)
-        with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-            drafter = args.drafter_flags if "gad" in names else None
-            made = prepare(Path(folder), args.size, records, drafter, "blockwise" in names)
-            found = [Entry(name, name) for name in names]
-            command_line.check(args, found, rest)
-            Replay(args, [*made, *rest], found, records).run()
-
-
-if __name__ == "__main__":
-    main()
