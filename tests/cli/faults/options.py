@@ -89,7 +89,7 @@ IMPOSSIBLE = [
     ("greedy", "--diversity-rate 0.5", "--diversity-rate"),
     ("greedy", "--retain-dropout", "--retain-dropout"),
     ("iad", "--constraints", "--constraints"),
-    ("iad", "--lm-path {tmp}/lm.pt", "--lm-path"),
+    ("iad", "--lm-path {model}", "--lm-path"),
     ("greedy", "--match-source-len --unkpen -1", "--unkpen"),
     ("interleaved", "--prefix-size 1", "--prefix-size"),
     ("interleaved", "--sampling", "--sampling"),
