@@ -53,7 +53,7 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     assert set(rows["GAD++"]["speedup"]) == {"fairseq beam 5"}
     assert len(record["distribution"]["speedups"]) == 6
     page = re.sub("<[^>]*>", "", Path(f"{output}-traces.html").read_text())
-    assert re.search(r"^     1 D.*\n       V", page, re.M)
+    assert re.search(r"^     1 D.*?^       V", page, re.M + re.S)
     assert Path(f"{output}-traces-relaxed.html").exists()
     again = recipe("gad_analyses", **settings)
     assert again.stderr.count("is there already, kept") == 5
