@@ -35,6 +35,7 @@ from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
+from fairseq_aggdec.kernels.gpu.dependent import begins_early
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike, places_alike
 from fairseq_aggdec.kernels.gpu.largest import finds_alike, ranks_alike
 from fairseq_aggdec.kernels.gpu.logits import projects_alike
@@ -69,6 +70,7 @@ GPU_KERNELS: dict[str, tuple[Any, ...]] = {
     "layers for few rows": (computes_alike, *PRECISIONS),
     "logits of few slots": (projects_alike, *PRECISIONS),
     "attention to a source with its queries": (crosses_alike, *PRECISIONS),
+    "dependent launches": (begins_early,),
 }
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs
@@ -150,6 +152,9 @@ def of_gpu_kernels(device: torch.device) -> Lines:
             reason = next(filter(None, (against(device, agree, *one) for one in given)), None)
         except RuntimeError as error:  # it has broken what the process can do on the GPU
             reason = str(error)
+        if agree is begins_early:
+            yield name, f"none: {reason}" if reason else "in captured graphs"
+            continue
         yield name, f"PyTorch's operators, more launches: {reason}" if reason else "compiled"
 
 

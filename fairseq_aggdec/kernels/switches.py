@@ -10,6 +10,7 @@ VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"
 # What a CPU's library may be compiled for, by the number that its function aggdec_instructions() gives.
 INSTRUCTIONS = ("plain", "avx2", "avxvnni", "avx512", "amx", "neon")
 NONE, CPU, GPU = "none", "cpu", "gpu"
+DEPENDENT = "dependent"  # launches of a GPU's kernels that begin before the kernel before has ended
 # The kernels of a GPU.
 GPU_KERNELS = (
     *(
@@ -35,7 +36,7 @@ class Switches(NamedTuple):
 
     Attributes:
         best: no library for a CPU that is better than the one for these instructions.
-        off: ``cpu`` (its library), ``gpu`` (all kernels of a GPU), and names of a GPU's kernels.
+        off: ``cpu`` (its library), ``gpu`` (all kernels of a GPU), ``dependent``, and names of a GPU's kernels.
     """
 
     best: str
@@ -59,10 +60,12 @@ def _switches(words: str) -> Switches:
             best = word
         elif word == NONE:
             off |= {CPU, GPU}
-        elif word.removeprefix("no-") in {CPU, GPU, *GPU_KERNELS} and word.startswith("no-"):
+        elif word.removeprefix("no-") in {CPU, GPU, DEPENDENT, *GPU_KERNELS} and word.startswith(
+            "no-"
+        ):
             off.add(word.removeprefix("no-"))
         elif word:
-            names = ", ".join(f"no-{name}" for name in (CPU, GPU, *GPU_KERNELS))
+            names = ", ".join(f"no-{name}" for name in (CPU, GPU, DEPENDENT, *GPU_KERNELS))
             raise ValueError(
                 f"{VARIABLE}: '{word}' is none of {', '.join(INSTRUCTIONS)}, {NONE}, {names}"
             )

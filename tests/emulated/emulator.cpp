@@ -5,8 +5,13 @@
 // runs first is a schedule, see Order: what depends on it is a race. It is an error to meet at different places, not to
 // meet at all, to read 16 bytes elsewhere than at a multiple of 16, to leave an array. Memory that is shared holds no
 // numbers when a block begins.
+//
+// A kernel may begin before those before it have ended. So it is an error if a thread does not wait for them. Where tensors
+// lie on pages of their own, these pages are closed until all threads of the block wait: whatever is there by then, and
+// whenever earlier kernels write it, the kernel cannot have read it, or written to it.
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -38,7 +43,7 @@ constexpr unsigned WARP = 32, MOST = 1024;
 constexpr size_t STACK = 128 * 1024;
 
 enum Order { FORWARD, BACKWARD, RANDOM };  // of warps, of their lanes, and of blocks
-enum State { READY, IN_WARP, IN_BLOCK, ENDED };
+enum State { READY, IN_WARP, IN_BLOCK, WAITING, ENDED };
 
 struct Fiber {
     void* at[5];         // where it goes on
@@ -46,14 +51,25 @@ struct Fiber {
     State state = ENDED;
     int line = 0;        // of the source, where it waits
     bool said = false;   // what it says in __syncthreads_or
+    bool waited = false; // for earlier kernels
     unsigned in[16], out[4];
+};
+
+// Pages of a tensor.
+struct Pages {
+    unsigned char* begin;
+    long long bytes, before;  // before: what of mprotect is allowed before the wait
+    const char* name;
 };
 
 struct Machine {
     Fiber fibers[MOST];
     std::vector<unsigned> warps, lanes, blocks;  // in the order in which they run
     unsigned met[MOST / WARP];                   // lanes of each warp that wait for the others
-    unsigned threads = 0, own = 0, waiting = 0, ended = 0;
+    unsigned threads = 0, own = 0, waiting = 0, early = 0, ended = 0;  // early: threads that wait for earlier kernels
+    const Pages* pages = nullptr;
+    long long count = 0;  // of pages
+    struct sigaction others;
     bool said = false, any = false;
     Order order = FORWARD;
     std::mt19937 chance;
@@ -86,11 +102,45 @@ APART static void pause() {
     threadIdx.x = own;
 }
 
+APART static void allow(bool everything) {
+    for (long long i = 0; i < m.count; ++i) {
+        const Pages& own = m.pages[i];
+        if (own.name) mprotect(own.begin, static_cast<size_t>(own.bytes), everything ? PROT_READ | PROT_WRITE : static_cast<int>(own.before));
+    }
+}
+
+// Memory that is closed was read or written.
+static void on_closed(int, siginfo_t* what, void*) {
+    const unsigned char* at = static_cast<unsigned char*>(what->si_addr);
+    for (long long i = 0; i < m.count; ++i) {
+        const Pages& own = m.pages[i];
+        if (at < own.begin || at >= own.begin + own.bytes) continue;
+        if (own.name) fail(std::string(own.name) + " is read or written before the wait for earlier kernels");
+        fail("memory behind a tensor is read or written");
+    }
+    sigaction(SIGSEGV, &m.others, nullptr);  // not ours
+}
+
+APART static void wait_for_earlier(int line) {
+    Fiber& own = m.fibers[m.own];
+    own.line = line;
+    own.waited = true;
+    if (!m.count) return;
+    own.state = WAITING;
+    if (++m.early == m.threads) {
+        m.early = 0;
+        allow(true);
+        for (unsigned i = 0; i < m.threads; ++i) m.fibers[i].state = READY;
+    }
+    pause();
+}
+
 // What every fiber runs, again for each block.
 static void live() {
     for (;;) {
         const unsigned own = m.own;
         m.work(m.given);
+        if (!m.fibers[own].waited) fail("a thread has not waited for earlier kernels");
         m.fibers[own].state = ENDED;
         ++m.ended;
         pause();
@@ -128,9 +178,13 @@ static void run_warp(unsigned warp) {
 }
 
 static void run_block() {
-    m.waiting = m.ended = 0;
+    m.waiting = m.early = m.ended = 0;
     memset(m.met, 0, sizeof m.met);
-    for (unsigned own = 0; own < m.threads; ++own) m.fibers[own].state = READY;
+    for (unsigned own = 0; own < m.threads; ++own) {
+        m.fibers[own].state = READY;
+        m.fibers[own].waited = false;
+    }
+    allow(false);
     memset(__start_shared_memory, 0xff, static_cast<size_t>(__stop_shared_memory - __start_shared_memory));
     while (m.ended < m.threads) {
         if (m.order == RANDOM) std::shuffle(m.warps.begin(), m.warps.end(), m.chance);
@@ -142,14 +196,14 @@ static void run_block() {
         }
         if (!some) {
             m.own = m.warps[0] * WARP;
-            m.trouble = "threads wait for ever: " + std::to_string(m.waiting) + " at __syncthreads, " + std::to_string(m.ended) + " have ended";
+            m.trouble = "threads wait for ever: " + std::to_string(m.waiting) + " at __syncthreads, " + std::to_string(m.early) + " for earlier kernels, " + std::to_string(m.ended) + " have ended";
             return;
         }
     }
 }
 
 template <typename Parameters>
-static const char* launch(void (*kernel)(Parameters), const void* parameters, long long blocks, long long threads, int order, unsigned seed) {
+static const char* launch(void (*kernel)(Parameters), const void* parameters, long long blocks, long long threads, int order, unsigned seed, const Pages* pages, long long count) {
     static std::mutex one_at_a_time;
     const std::lock_guard<std::mutex> lock(one_at_a_time);
     struct Call {
@@ -161,6 +215,23 @@ static const char* launch(void (*kernel)(Parameters), const void* parameters, lo
     m.order = static_cast<Order>(order);
     m.chance.seed(seed);
     m.trouble.clear();
+    m.pages = pages;
+    m.count = count;
+    struct Caught {  // while this is there
+        Caught() {
+            struct sigaction own = {};
+            own.sa_sigaction = on_closed;
+            own.sa_flags = SA_SIGINFO | SA_NODEFER;
+            sigaction(SIGSEGV, &own, &m.others);
+            for (long long i = 0; i < m.count; ++i) {
+                if (!m.pages[i].name) mprotect(m.pages[i].begin, static_cast<size_t>(m.pages[i].bytes), PROT_NONE);
+            }
+        }
+        ~Caught() {
+            allow(true);
+            sigaction(SIGSEGV, &m.others, nullptr);
+        }
+    } caught;
     m.threads = blockDim.x = static_cast<unsigned>(threads);
     auto in_order = [&](std::vector<unsigned>& numbers, size_t count) {
         numbers.resize(count);
@@ -263,6 +334,12 @@ UNCHECKED static void ptx(int, const char* text, unsigned short& bits, float x) 
     memcpy(&bits, &narrow, sizeof bits);
 }
 
+UNCHECKED static void ptx(int line, const char* text, const char*) {
+    if (strcmp(text, "griddepcontrol.wait;") == 0) return wait_for_earlier(line);
+    if (strcmp(text, "griddepcontrol.launch_dependents;") != 0) fail(text);
+    if (!m.fibers[m.own].waited) fail("the next kernel begins, and this one has not waited");
+}
+
 // mma.m16n8k16, by "Matrix Fragments for mma.m16n8k16 with floating point type" of the PTX ISA: register r of lane l has
 // of A row l / 4 (+ 8 if r is odd), columns l % 4 * 2 and the next (+ 8 from r = 2 on); of B rows l % 4 * 2 and the next
 // (+ 8 if r is 1), column l / 4; of D row l / 4 (+ 8 from r = 2 on), column l % 4 * 2 (+ 1 if r is odd).
@@ -327,14 +404,16 @@ static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 
 // A source and its kernels, of emulated.py.
 #define __CUDACC__ 1
+#define __CUDA_ARCH__ 900
 namespace {  // so that what threads share is in one section, templates too
 #include SOURCE
 }
 
 #define RUN(name)                                                                                                              \
     extern "C" int words_of_##name() { return static_cast<int>(gpu::size_of(name) / 8); }                                     \
-    extern "C" const char* run_##name(const void* parameters, long long blocks, long long threads, int order, unsigned seed) { \
-        return gpu::launch(name, parameters, blocks, threads, order, seed);                                                    \
+    extern "C" const char* run_##name(const void* parameters, long long blocks, long long threads, int order, unsigned seed,   \
+                                      const gpu::Pages* pages, long long count) {                                              \
+        return gpu::launch(name, parameters, blocks, threads, order, seed, pages, count);                                      \
     }
 namespace gpu {
 template <typename Parameters>

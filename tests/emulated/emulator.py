@@ -15,6 +15,7 @@ from typing import Any
 
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.arguments import words
+from tests.emulated.pages import OnPages, Pages
 from tests.strict.device.bookkeeping import COMPILER, PLAIN
 
 MACHINE = Path(__file__).with_suffix(".cpp")
@@ -24,11 +25,16 @@ FLAGS = [
     *("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC"),
     *("-w", "-fsanitize=alignment,bounds"),
 ]
-FORWARD, BACKWARD, RANDOM = range(3)  # who runs first of blocks, warps and lanes
-ORDERS = FORWARD, BACKWARD, RANDOM
+# Who runs first of blocks, warps and lanes. EARLY: at random, and a kernel begins before those before it have ended.
+FORWARD, BACKWARD, RANDOM, EARLY = range(4)
+ORDERS = FORWARD, BACKWARD, RANDOM, EARLY
 FILES = sorted(set(operators.SOURCES.values()))
 # A statement of PTX: its text, then operands, each behind a word of what it may be.
 ASSEMBLER = re.compile(r"asm(?: volatile)?\s*\((.*?)\);", re.DOTALL)
+# What stands beside each kernel.
+RULE = re.compile(
+    r'// Read before the wait: ([^\n.]*)\.\nextern "C" __global__ [^\n]* (\w+)\(const'
+)
 NOTHING: dict[str, tuple[str, str]] = {}
 # File -> what stands there once, and what it becomes.
 Changes = Mapping[str, tuple[str, str]]
@@ -50,6 +56,15 @@ def changed(changes: Changes) -> dict[str, str]:
         assert texts[name].count(old) == 1, (name, old, texts[name].count(old))
         texts[name] = texts[name].replace(old, new)
     return texts
+
+
+def read_early(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Kernel -> parameters that it may read before it has waited for earlier kernels, as the sources say beside it."""
+    found = {}
+    for text in texts.values():
+        for told, name in RULE.findall(text):
+            found[name] = {word.strip() for word in told.split(",")} - {"nothing"}
+    return found
 
 
 def build(source: str, texts: Mapping[str, str]) -> Path:
@@ -95,10 +110,12 @@ class Emulator:
 
     Attributes:
         launches: how often each kernel was launched.
+        readable: see :func:`read_early`.
     """
 
     def __init__(self, order: int = FORWARD, seed: int = 0, changes: Changes = NOTHING):
         self.order, self.seed, self.texts = order, seed, changed(changes)
+        self.readable = read_early(self.texts)
         self.launches = dict.fromkeys(operators.SCHEMAS, 0)
         self.kernels: dict[str, Any] = {}
 
@@ -111,7 +128,13 @@ class Emulator:
         self.launches[name] += 1
         given = operators.SIGNATURES[name].read(arguments)
         kernel = self.kernels.get(name) or self._kernel(name)
-        said = kernel(words(given), given[0], operators.THREADS[name], self.order, self.seed)
+        apart = OnPages(name, given, self.readable[name]) if self.order == EARLY else None
+        run = given[0], operators.THREADS[name], min(self.order, RANDOM), self.seed
+        if apart is None:
+            said = kernel(words(given), *run, None, 0)
+        else:
+            said = kernel(words(apart.given), *run, apart.pages, apart.count)
+            apart.put_back()
         self.seed += 1
         if said:
             raise RuntimeError(f"{name}: {said.decode()}")
@@ -119,7 +142,8 @@ class Emulator:
     def _kernel(self, name: str) -> Any:
         kernel = getattr(loaded(build(operators.SOURCES[name], self.texts)), f"run_{name}")
         kernel.restype = ctypes.c_char_p
-        kernel.argtypes = (ctypes.c_char_p, *[ctypes.c_longlong] * 2, ctypes.c_int, ctypes.c_uint)
+        numbers = *[ctypes.c_longlong] * 2, ctypes.c_int, ctypes.c_uint
+        kernel.argtypes = ctypes.c_char_p, *numbers, ctypes.POINTER(Pages), ctypes.c_longlong
         self.kernels[name] = kernel
         return kernel
 

@@ -319,7 +319,7 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     operators.try_again(everything=True)
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
         assert operators.against(CPU, copies_alike) == "no NVRTC"
-    assert "operators in place of copy_block on cpu: no NVRTC" in caplog.text
+    assert "not used on cpu, only slower: copy_block: no NVRTC" in caplog.text
     # What another batch may have room for is tried again when the next one begins.
     short = mock.Mock(side_effect=[torch.OutOfMemoryError("CUDA out of memory"), True])
     reasons = [operators.against(CPU, short) for _ in range(2)]

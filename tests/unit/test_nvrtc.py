@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,9 +18,9 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_aggdec.kernels.gpu import cubins, nvrtc, operators
+from fairseq_aggdec.kernels.gpu import cubins, dependent, launching, nvrtc, operators
 from fairseq_aggdec.kernels.switches import VARIABLE
-from tests.strict.device.bookkeeping import COMPILER, build
+from tests.strict.device.bookkeeping import COMPILER, build, fused_kernels
 
 
 def compilers() -> list[str]:
@@ -138,6 +139,8 @@ class Driver:
     CONTEXT = 7
 
     def __init__(self) -> None:
+        self.nodes: list[int] | None = None  # of the graph that is captured
+        self.early: list[bool | None] = []  # of each launch in it
         self.library, self.names = ctypes.CDLL(str(build())), list[str]()
         self.current = threading.local()  # the contexts of a thread, the current one last
 
@@ -161,20 +164,50 @@ class Driver:
         function._obj.value = len(self.names)
         return 0
 
+    def cuStreamGetCaptureInfo_v3(self, stream: Any, *found: Any) -> int:
+        state, number, graph, nodes, edges, count = found
+        last = (self.nodes or [])[-1:]
+        self.given = (ctypes.c_void_p * 1)(*last)
+        state._obj.value, number._obj.value = int(self.nodes is not None), 5
+        nodes._obj.contents, count._obj.value = ctypes.c_void_p.from_buffer(self.given), len(last)
+        return int(graph is not None or edges is None)
+
+    def captured(self, early: bool | None) -> None:
+        """Notes a kernel in the graph: one of PyTorch's for None, else one of ours, launched early or not."""
+        if self.nodes is not None:
+            self.nodes.append(len(self.nodes) + 9)
+            self.early.append(early)
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, *rest: Any) -> int:
+        own = config._obj
+        attribute = own.attributes[0]
+        assert (own.count, attribute.id, attribute.value[0]) == (1, 6, 1) and own.stream == 3
+        assert (own.blocks_y, own.blocks_z, own.threads_y, own.threads_z, own.shared) == (
+            1,
+        ) * 4 + (0,)
+        self.captured(True)
+        return self._run(function, own.blocks, own.threads, *rest)
+
     def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
+        blocks, _, _, threads, *_, stream, pointers, extra = rest
+        assert stream.value == 3
+        self.captured(False)
+        return self._run(function, blocks.value, threads.value, pointers, extra)
+
+    def _run(self, function: Any, blocks: int, threads: int, pointers: Any, extra: None) -> int:
         if getattr(self.current, "stack", [])[-1:] != [self.CONTEXT]:
             return 201  # an invalid device context
-        blocks, _, _, threads, *_, pointers, extra = rest
-        assert extra is None and threads.value in operators.THREADS.values()
+        assert extra is None and threads in operators.THREADS.values()
         kernel = getattr(self.library, f"run_{self.names[function.value - 1]}")
-        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks.value))
+        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks))
         return 0
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-def test_a_launch_gives_the_driver_what_a_kernel_reads() -> None:
-    driver = Driver()
+@contextmanager
+def driven(driver: Driver) -> Iterator[torch.device]:
+    """A GPU whose kernels a driver runs."""
     nvrtc.compiling.cache_clear()
+    launching.launcher.cache_clear()
     with (
         mock.patch.object(nvrtc, "library", lambda: None),
         mock.patch.object(nvrtc, "architectures", lambda compiler: [90]),
@@ -184,18 +217,73 @@ def test_a_launch_gives_the_driver_what_a_kernel_reads() -> None:
             torch.cuda,
             get_device_capability=lambda device: (9, 0),
             device=mock.MagicMock(),
-            current_stream=mock.MagicMock(**{"return_value.cuda_stream": 0}),
+            current_stream=mock.MagicMock(**{"return_value.cuda_stream": 3}),
         ),
     ):
-        module = nvrtc.Module(torch.device("cuda", 0), "bookkeeping", tuple(operators.SCHEMAS))
+        device = torch.device("cuda", 0)
+        module = nvrtc.Module(device, "bookkeeping", tuple(operators.SCHEMAS))
         with mock.patch.object(operators, "module", lambda *_: module):
-            arguments = _begin_arguments()
-            # In a thread that has asked the device for nothing yet.
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(operators._launch, "begin", *arguments).result()
-                assert pool.submit(lambda: driver.current.stack).result() == []
+            yield device
+    launching.launcher.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+def test_a_launch_gives_the_driver_what_a_kernel_reads() -> None:
+    driver, arguments = Driver(), _begin_arguments()
+    # In a thread that has asked the device for nothing yet.
+    with driven(driver), ThreadPoolExecutor(1) as pool:
+        pool.submit(operators._launch, "begin", *arguments).result()
+        assert pool.submit(lambda: driver.current.stack).result() == []
     assert arguments[-3].tolist() == [[5, 6, 7]]
     assert arguments[-2].tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+def test_kernels_begin_early_behind_our_own_alone() -> None:
+    """Where PyTorch's kernel was launched in between, all before it must have ended. So it is without a capture."""
+    driver = Driver()
+    with driven(driver) as device:
+        for allowed in (True, False):
+            driver.nodes, driver.early = [], []
+            with launching.overlapping(device, allowed):
+                for own in (True, True, True, False, True, True):
+                    if own:
+                        operators._launch("begin", *_begin_arguments())
+                    else:
+                        driver.captured(None)
+            early = [False, allowed, allowed, None, False, allowed]
+            assert driver.early == early
+        driver.nodes, driver.early = None, []
+        with launching.overlapping(device, True):
+            operators._launch("begin", *_begin_arguments())
+    assert driver.early == []
+
+
+def test_what_dependent_launches_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, driver = torch.device("cuda", 0), mock.Mock(["cuLaunchKernelEx"])
+    assert launching.lacking(device) == "they are for a GPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    for capability, said in (((8, 9), "compute capability 9.0"), ((9, 0), "CUDA 12.3")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, own=capability: own)
+        assert said in str(launching.lacking(device))
+    driver.cuStreamGetCaptureInfo_v3 = None
+    assert launching.lacking(device) is None
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+def test_a_driver_that_refuses_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    with fused_kernels():
+        assert operators.against(device, dependent.begins_early) is None
+        for right, said in ((False, "they differ"), (RuntimeError("error 801"), "error 801")):
+            operators.try_again(everything=True)
+            given = mock.Mock(side_effect=[right])
+            with mock.patch.object(dependent.Chain, "right", given):
+                assert said in str(operators.against(device, dependent.begins_early))
+        operators.try_again(everything=True)
+        with mock.patch.object(launching, "lacking", lambda device: "a newer driver"):
+            assert operators.against(device, dependent.begins_early) == "a newer driver"
 
 
 def test_a_gpu_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import capture_purpose, side_stream
+from fairseq_aggdec.kernels.gpu.dependent import dependent_launches
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class Captured:
                 # The outermost context: whatever fails inside, the current stream is the main one afterwards.
                 with torch.cuda.stream(side):
                     function()
-                    self._capture()
+                    with dependent_launches(device):
+                        self._capture()
             finally:
                 main.wait_stream(side)
 

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled while the program runs, by NVRTC, and launched by the driver, both through ctypes.
+"""CUDA C++ compiled while the program runs, by NVRTC, and loaded by the driver, both through ctypes.
 
 NVRTC comes with PyTorch's CUDA wheels. ``torch.cuda._compile_kernel`` compiles with it too, but is private and asks for
 the headers of an installed CUDA toolkit, which few machines have.
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.kernels.gpu import cubins
+from fairseq_aggdec.kernels.gpu.launching import launcher
 
 logger = logging.getLogger(__name__)
 
@@ -178,37 +179,16 @@ class Module:
     """
 
     def __init__(self, device: torch.device, source: str, names: Sequence[str], *more: str):
-        self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
         code = compiling(device, source, *more).result()
-        self.module, self.functions = ctypes.c_void_p(), {}
+        self.launcher, self.module, self.functions = launcher(device), ctypes.c_void_p(), {}
         with torch.cuda.device(device):
-            torch.cuda.current_stream(
-                device
-            ).synchronize()  # the device's context is there from here on
-            self.context = ctypes.c_void_p()
-            self._call("cuCtxGetCurrent", ctypes.byref(self.context))
-            self._call("cuModuleLoadData", ctypes.byref(self.module), code)
+            call = self.launcher.call
+            call("cuModuleLoadData", ctypes.byref(self.module), code)
             for name in names:
                 function = ctypes.c_void_p()
-                self._call(
-                    "cuModuleGetFunction", ctypes.byref(function), self.module, name.encode()
-                )
+                call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
                 self.functions[name] = function
 
     def launch(self, name: str, parameters: bytes, blocks: int, threads: int) -> None:
-        """Launches a kernel on the current stream; ``parameters`` are the bytes of its only one, a struct."""
-        struct = ctypes.create_string_buffer(parameters, len(parameters))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
-        function, size = self.functions[name], map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, 0))
-        # The driver launches in its current context. A thread has none before it has asked the device for anything.
-        self._call("cuCtxPushCurrent_v2", self.context)
-        try:
-            self._call("cuLaunchKernel", function, *size, stream, pointers, None)
-        finally:
-            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        result = getattr(self.driver, name)(*arguments)
-        if result:
-            raise RuntimeError(f"{name}: CUDA driver error {result}")
+        """Launches a kernel, see :meth:`Launcher.launch`."""
+        self.launcher.launch(self.functions[name], parameters, blocks, threads)

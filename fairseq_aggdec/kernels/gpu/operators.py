@@ -209,14 +209,14 @@ def ready(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-Probe = Callable[..., bool]
+Probe = Callable[..., bool | str]
 # What tries kernels, before they are used -> their names. They are used together or not at all.
 PROBES: dict[Probe, tuple[str, ...]] = {}
 
 
 def tries(*names: str) -> Callable[[Probe], Probe]:
     """Marks a function that tries these kernels on a device (and, where they are compiled for one, in a precision), and
-    says whether they give what PyTorch's operators give."""
+    says whether they give what PyTorch's operators give, or what the device lacks for them."""
 
     def mark(agree: Probe) -> Probe:
         PROBES[agree] = names
@@ -273,15 +273,16 @@ def _against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | N
         if not ready(device):
             return "they are for a GPU"
         with torch.inference_mode():
-            if agree(device, *dtype):
-                return None
+            found = agree(device, *dtype)
+        if found:
+            return None if found is True else str(found)
     except torch.OutOfMemoryError:
         return NO_MEMORY
     except (OSError, RuntimeError) as error:
         _check_device(device, agree, error)
         # Said once of all kernels that end alike: without a compiler that is each of them.
         level = logging.INFO if str(error) in _tried.values() else logging.WARNING
-        logger.log(level, "PyTorch's operators in place of %s on %s: %s", names, device, error)
+        logger.log(level, "not used on %s, only slower: %s: %s", device, names, error)
         return str(error)
     logger.warning("%s differ from PyTorch's operators on %s: not used", names, device)
     return "they differ from PyTorch's operators"

@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from fairseq_aggdec.kernels.gpu import nvrtc, operators
+from fairseq_aggdec.kernels.gpu import launching, nvrtc, operators
 from fairseq_aggdec.kernels.gpu.arguments import words
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -88,7 +88,10 @@ def fused_kernels(form: Form = in_one_thread) -> Iterator[None]:
     _forms.append(form)
     operators.try_again(everything=True)
     try:
-        with mock.patch.object(operators, "ready", lambda device: there):
+        with (
+            mock.patch.object(operators, "ready", lambda device: there),
+            mock.patch.object(launching, "lacking", lambda device: None),
+        ):
             yield
     finally:
         _forms.pop()

@@ -311,11 +311,15 @@ struct Attend {
 };
 
 // With a bound of the registers, which the blocks of many rows share.
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 6) attend(const Attention p) {
+    wait_for_earlier_kernels();
     by_precision<Attend<1>>(p);
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 3) attend_slots(const Attention p) {
+    wait_for_earlier_kernels();
     by_precision<Attend<4>>(p);
 }
 #endif

@@ -98,9 +98,11 @@ __device__ inline Key keys_of(const Candidates& p, const Row& logits, Int group,
     return top;
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candidates p) {
     __shared__ Key leading[MOST_BEAM], found[9 * MOST_BEAM];
     alignas(16) __shared__ unsigned tops[FEWER_THREADS];
+    wait_for_earlier_kernels();
     const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
     const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
     const Row logits(p.logits, p.precision, blockIdx.x / parts, p.types);
@@ -195,7 +197,9 @@ __device__ inline void best_of(const Candidates& p, Int place, Int row, float* v
     if (lane == 0 && p.eos >= 0) *ends = value(p.eos);
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(32) best(const Candidates p) {
+    wait_for_earlier_kernels();
     const Int place = blockIdx.x;
     if (threadIdx.x >= LANES) return;  // in C++ a thread is a warp
     best_of(p, place, blockIdx.x / (unsigned)p.width, p.values + place * p.kept, p.tokens + place * p.kept, p.ends + place);
@@ -408,13 +412,17 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     for (int slot = own; slot < width; slot += threads) written[slot * p.room + depth + 1] = p.last[first + slot];
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) beam_step(const BeamStep p) {
+    wait_for_earlier_kernels();
     const Int first = blockIdx.x * p.width;
     step_on(p, p.values + first * (p.each - 1), p.tokens + first * (p.each - 1), p.ends + first);
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) best_step(const BeamStep p) {
     __shared__ Following found;
+    wait_for_earlier_kernels();
     find(p, blockIdx.x, found);
     step_on(p, found.values, found.tokens, found.ends);
 }

@@ -19,7 +19,9 @@ struct Begin {
     Int *shown, *outputs, *length;  // (R, W), (R, W), (R,)
 };
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) begin(const Begin p) {
+    wait_for_earlier_kernels();
     const Int row = blockIdx.x, owner = p.owners[row], size = p.width - 1;
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Int base = numbers[ENDED] ? 0 : numbers[POSITION];
@@ -51,7 +53,9 @@ struct SlotWindow {
     Int* end;                    // (R,), the last token of each row
 };
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindow p) {
+    wait_for_earlier_kernels();
     const Int row = blockIdx.x, owner = p.owners[row], first = row * p.columns;
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Int base = numbers[ENDED] ? 0 : numbers[POSITION];
@@ -122,7 +126,9 @@ __device__ inline Int place_of(const CopyBlock& p, const Int* runs, Int longest,
     return next == nowhere ? first : next;
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) copy_block(const CopyBlock p) {
+    wait_for_earlier_kernels();
     const Int row = blockIdx.x, owner = p.owners[row], sentence = least(owner, p.nobody), nowhere = p.places;
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Int *text = p.texts + sentence * (p.places + 1), *output = p.tokens + owner * p.room;

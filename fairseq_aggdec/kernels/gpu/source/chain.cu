@@ -40,7 +40,9 @@ __device__ void Hear::of(const Chain& p) {
     }
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) hear(const Chain p) {
+    wait_for_earlier_kernels();
     by_precision<Hear>(p);
 }
 
@@ -116,6 +118,8 @@ __device__ void Follow::of(const Chain& p) {
 #define FOLLOWS __launch_bounds__(512, 1)
 #endif
 
+// Read before the wait: nothing.
 extern "C" __global__ void FOLLOWS follow(const Chain p) {
+    wait_for_earlier_kernels();
     by_precision<Follow>(p);
 }

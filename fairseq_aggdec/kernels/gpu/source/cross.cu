@@ -34,6 +34,7 @@ __device__ void ask(const Product& p, Common& common, int top, int head, int siz
     Asked asked(p, common, top, head * size);
     const int end = (head + 1) * size, first = head * size;
     asked.load_weights(asked.warp, first);
+    wait_for_earlier_kernels();
     asked.load_inputs(asked.warp);
     asked.normalise(asked.warp);
     for (int from = first;;) {
@@ -99,6 +100,7 @@ struct Cross {
     }
 };
 
+// Read before the wait: weight, gain, shift.
 extern "C" __global__ void __launch_bounds__(TOGETHER* TEAM, 1) cross_attend(const CrossAttention p) {
     __shared__ Common common;
     __shared__ float queries[TOGETHER][WIDEST];

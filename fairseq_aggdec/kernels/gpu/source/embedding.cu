@@ -95,8 +95,10 @@ __device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
     }
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) embedding(const Embedding p) {
     __shared__ float weights[MOST_SOURCES];
+    wait_for_earlier_kernels();
     by_precision<Embed>(p, weights);
 }
 
@@ -144,6 +146,8 @@ __device__ void EmbedSource::of(const Sources& p) {
     if (column == 0) p.counts[row] = (int)(counts >> 32);
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) sources(const Sources p) {
+    wait_for_earlier_kernels();
     by_precision<EmbedSource>(p);
 }

@@ -31,6 +31,7 @@ __device__ void project(const Product& p, Common& common, int top, int first, in
     using Tiles = Multiplied<Number, TILES_AT_ONCE, true>;
     Tiles tiles(p, common, top, first);
     tiles.load_weights(tiles.warp, first);
+    wait_for_earlier_kernels();
     tiles.load_inputs(tiles.warp);
     tiles.normalise(tiles.warp);
     for (;;) {
@@ -87,6 +88,7 @@ struct Project {
     }
 };
 
+// Read before the wait: weight, gain, shift.
 extern "C" __global__ void __launch_bounds__(32 * PRODUCT_WARPS, 1) logits(const Logits p) {
     __shared__ Common common;
     by_precision<Project>(p, common);

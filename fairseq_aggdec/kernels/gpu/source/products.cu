@@ -284,7 +284,7 @@ struct Multiplied {
         return row < count ? static_cast<const Number*>(all) + start + place : nullptr;
     }
 
-    // Loads the weights of the tiles from an output on, and those of the norm. They come first: the kernel before has nothing to do with them.
+    // Loads the weights of the tiles from an output on, and those of the norm: what is read before the wait.
     __device__ void load_weights(int base, int first) {
         const Number *weight[TILES][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
         const int last = end_of(first);
@@ -414,10 +414,11 @@ struct Multiplied {
     }
 
     __device__ void run() {
-        load_weights(warp, first);
-        load_inputs(warp);
         float biases[ITEMS], added[ITEMS];
+        load_weights(warp, first);
         load_biases(biases);
+        wait_for_earlier_kernels();
+        load_inputs(warp);
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
             const bool there = p.residual && i < COUNT && row < rows && output < end;
@@ -467,6 +468,7 @@ struct Multiply {
 
 #ifndef PARTS_ONLY  // cross.cu and logits.cu take what is above
 
+// Read before the wait: weight, bias, gain, shift.
 extern "C" __global__ void __launch_bounds__(32 * PRODUCT_WARPS, 1) product(const Product p) {
     __shared__ Common common;
     by_precision<Multiply>(p, common);
@@ -497,6 +499,10 @@ __device__ void Normalise::of(const Norm& p) {
         const int start = (i * LANES + lane) * EACH;
         gains[i] = part_of(static_cast<const Number*>(p.gain) + start, start < channels);
         shifts[i] = part_of(static_cast<const Number*>(p.shift) + start, start < channels);
+    }
+    wait_for_earlier_kernels();
+    UNROLLED for (int i = 0; i < PARTS; ++i) {
+        const int start = (i * LANES + lane) * EACH;
         parts[i] = part_of(static_cast<const Number*>(p.x) + row + start, start < channels);
     }
     UNROLLED for (int i = 0; i < PARTS; ++i) {
@@ -518,5 +524,6 @@ __device__ void Normalise::of(const Norm& p) {
     }
 }
 
+// Read before the wait: gain, shift.
 extern "C" __global__ void __launch_bounds__(32) layer_norm(const Norm p) { by_precision<Normalise>(p); }
 #endif

@@ -17,6 +17,17 @@ typedef long long Int;
 constexpr int MOST_THREADS = 1024;
 constexpr int FEWER_THREADS = 256;  // the most of a block whose threads need many registers, or room in shared memory
 
+// Waits until every kernel before has ended and what it wrote can be read. Then the next kernel may begin, as far as its
+// own wait: in a captured graph it is launched that early, see dependent.py. So every thread calls this, on every path,
+// before it writes and before it reads what a kernel writes. What is read before the wait is told beside each kernel:
+// weights alone, as no kernel of a graph writes them. GPUs before 9.0 launch one kernel behind the other.
+__device__ inline void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 constexpr Int NO_DRAFT = -1;
 // Columns of the board's numbers, see search/board.py.
 constexpr int POSITION = 0, BEFORE = 1, ENDED = 2, ROUNDS = 3, END = 4, FLOOR = 5, STRICT_FLOOR = 6, COLUMNS = 7;

@@ -106,8 +106,10 @@ struct Output {
     __device__ Int operator[](Int i) const { return i < base ? tokens[i] : shown[i - base]; }
 };
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement p) {
     __shared__ unsigned char same[MOST_PLACES];
+    wait_for_earlier_kernels();
     const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
     Seen hidden = nothing_seen(p.types);
     if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
@@ -136,7 +138,9 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement 
     if (threadIdx.x == 0) p.hidden[place] = hidden;
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Judgement p) {
+    wait_for_earlier_kernels();
     const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
     const unsigned row = place / (unsigned)p.width;
     // To ask takes as long as to read what few positions have.
@@ -241,8 +245,10 @@ __device__ inline void commit(const Judgement& p, Int row, bool over, const Verd
     p.flags[row] = ended ? ~(position + count) : position + count;
 }
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) judge(const Judgement p) {
     __shared__ Verdict verdict;
+    wait_for_earlier_kernels();
     const Int row = blockIdx.x;
     const bool over = p.numbers[p.owners[row] * COLUMNS + ENDED] != 0;  // else launched in vain
     if (!over) {  // a warp decides about a position
@@ -268,7 +274,9 @@ struct JoinLeaders {
     __device__ Leader operator()(const Leader& a, const Leader& b) const { return goes_before(b.best, b.at, a.best, a.at) ? b : a; }
 };
 
+// Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) largest(const Largest p) {
+    wait_for_earlier_kernels();
     const Row logits(p.logits, p.precision, blockIdx.x, p.types);
     Leader leader{-INFINITY, (int)p.types};
     for (Int group = threadIdx.x; group < logits.groups(); group += blockDim.x) {
