@@ -69,7 +69,7 @@ def test_rehearsal_of_papers(device: torch.device, tmp_path: Path) -> None:
     found = rehearsed(tmp_path / "out", "papers")
     steps = {
         row["system"]: row["tokens / iteration"]
-        for stage in list(found.values())[:3]
+        for stage in list(found.values())[1:4]
         for row in stage["rows"]
         if row["batch"] == 1
     }
@@ -246,6 +246,7 @@ def test_kernels_that_fail_are_switched_off(tmp_path: Path) -> None:
     said = {
         "copy_block": f"the process ended with {-signal.SIGSEGV}",
         "slots": "it hangs",
+        "dependent": "it hangs",  # it is tried with slots
         "largest": "it differs",
         "leaders": "does not compile",
         "beam_step": "does not compile",  # it is tried with leaders

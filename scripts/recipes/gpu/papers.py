@@ -22,6 +22,7 @@ from fairseq_aggdec.lattice.length import LengthModel
 from scripts import random_models
 from scripts.random_models import SHARED
 from scripts.recipes.gad import replay
+from scripts.recipes.gpu.each_kernel import every_kernel
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Rows, Stage, tried
 from scripts.recipes.gpu.speed import CHAIN, DRAFTED, LENGTH, built, record, timed
 
@@ -186,6 +187,7 @@ def peaks(plan: Plan) -> Rows:
 
 
 STAGES: dict[str, Stage] = {
+    "every kernel": Stage(every_kernel, 30),
     "interleaved models": Stage(interleaved, 80),
     "lattices": Stage(lattice, 60),
     "block heads": Stage(heads, 45),
