@@ -71,7 +71,8 @@ def build(source: str, texts: Mapping[str, str]) -> Path:
     """The library of a source, compiled unless that was done with the same texts and flags."""
     parts = {name: texts[name] for name in nvrtc.files_of(source)}
     machine = MACHINE.read_text(encoding="utf-8")
-    stamp = hashlib.sha256(repr((FLAGS, machine, parts)).encode()).hexdigest()[:16]
+    kernels = " ".join(f"RUN({name})" for name, of in operators.SOURCES.items() if of == source)
+    stamp = hashlib.sha256(repr((FLAGS, machine, parts, kernels)).encode()).hexdigest()[:16]
     library = CACHE / f"{source}-{stamp}.so"
     if library.exists():
         return library
@@ -79,7 +80,6 @@ def build(source: str, texts: Mapping[str, str]) -> Path:
     made.mkdir(parents=True, exist_ok=True)
     for name, text in parts.items():
         (made / name).write_text(ASSEMBLER.sub(_call, text), encoding="utf-8")
-    kernels = " ".join(f"RUN({name})" for name, of in operators.SOURCES.items() if of == source)
     given = [f'-DSOURCE="{source}.cu"', f"-DKERNELS={kernels}", f"-I{made}"]
     for command in (
         [*FLAGS, *given, "-c", str(MACHINE), "-o", str(made / "part.o")],
