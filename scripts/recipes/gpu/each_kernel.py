@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 
 from fairseq_aggdec.cli.doctor import GPU_KERNELS
 from fairseq_aggdec.kernels.gpu import operators
+from fairseq_aggdec.kernels.gpu.dependent import Chain, begins_early
 from fairseq_aggdec.kernels.gpu.nvrtc import Module
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts.recipes.gpu.plan import Plan, Row, Rows
@@ -126,6 +127,15 @@ def kernels(plan: Plan) -> Iterator[None]:
 
 def _parameters(name: str) -> Sequence[tuple[str, bool]]:
     return operators.SIGNATURES[name].parameters
+
+
+def own_in_graphs(device: torch.device, each: Callable[[Callable[[], object], int], float]) -> Rows:
+    """A kernel of ours behind another in a graph, begun early and not; ``each`` gives the seconds of a call."""
+    for early in (True, False):
+        what = f"own kernel in a graph, us, {'dependent launch' if early else 'plain launch'}"
+        reason = operators.against(device, begins_early) if early else None
+        replay = None if reason else Chain(device, 100).captured(early)
+        yield {"what": what, "is": 1e4 * each(replay, 50) if replay else reason}
 
 
 def switch_off(rows: Iterator[Row]) -> None:

@@ -24,13 +24,12 @@ from fairseq_aggdec.bench import memory, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import System, synchronise
 from fairseq_aggdec.engine.graphs.conditions import set_tf32, tf32_allowed
-from fairseq_aggdec.kernels.gpu.dependent import Chain, begins_early
-from fairseq_aggdec.kernels.gpu.operators import PROBES, against
+from fairseq_aggdec.kernels.gpu.operators import PROBES
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts import random_models
 from scripts.recipes.gad import replay
 from scripts.recipes.gpu.cold_start import cold_start
-from scripts.recipes.gpu.each_kernel import every_kernel, launches
+from scripts.recipes.gpu.each_kernel import every_kernel, launches, own_in_graphs
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
 from scripts.recipes.gpu.step_cost import step_cost
@@ -66,7 +65,7 @@ def hardware(plan: Plan) -> Rows:
             for _ in range(100):
                 one.add_(1)
         yield {"what": "small kernel in a graph, us", "is": 1e4 * _each(graph.replay, 50)}
-        yield from _own_in_graphs(device)
+        yield from own_in_graphs(device, _each)
     size = 2**10 if plan.rehearse else 2**28
     source = torch.zeros(size, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
@@ -78,20 +77,6 @@ def hardware(plan: Plan) -> Rows:
         seconds = _each(functools.partial(torch.mm, left, left), 10)
         name = str(dtype).removeprefix("torch.")
         yield {"what": f"product in {name}, TFLOP/s", "is": 2 * width**3 / seconds / 1e12}
-
-
-def _own_in_graphs(device: torch.device) -> Rows:
-    """A kernel of ours behind another one of ours in a graph, as it begins early and as it does not."""
-    for early in (True, False):
-        reason = against(device, begins_early) if early else None
-        what = f"own kernel in a graph, us, {'dependent launch' if early else 'plain launch'}"
-        if reason is not None:
-            yield {"what": what, "is": reason}
-            continue
-        yield tried(
-            lambda early=early: {"is": 1e4 * _each(Chain(device, 100).captured(early), 50)},  # type: ignore[misc]
-            what=what,
-        )
 
 
 def _each(work: Callable[[], object], count: int) -> float:
