@@ -158,7 +158,7 @@ def moved_behind(text: str) -> str:
 # What becomes of every wait -> in which order the emulator says what of every kernel.
 FAULTS: dict[Callable[[str], str], tuple[int, str]] = {
     removed: (FORWARD, "a thread has not waited for earlier kernels"),
-    left_before: (FORWARD, "a thread has not waited for earlier kernels"),
+    left_before: (FORWARD, "a thread has not waited for earlier kernels|threads wait for ever"),
     moved_behind: (EARLY, "is read or written before the wait for earlier kernels"),
 }
 
@@ -174,7 +174,7 @@ def test_every_kernel_waits(fault: Callable[[str], str]) -> None:
         with pytest.raises(RuntimeError) as error:
             emulator(name, *map(copied, given))
         said[name] = str(error.value)
-    assert [text for text in said.values() if wanted not in text] == []
+    assert [text for text in said.values() if not re.search(wanted, text)] == []
 
 
 def test_every_kernel_says_what_it_reads_early() -> None:
@@ -186,10 +186,12 @@ def test_every_kernel_says_what_it_reads_early() -> None:
         }
 
 
-@pytest.mark.parametrize("place, said", [(-1, "weight"), (4096, "behind a tensor")])
-def test_closed_memory_is_named(place: int, said: str) -> None:
-    text = f"*(volatile char*)((char*)p.weight + {place if place > 0 else 0}) = 1;"
-    head = "    __shared__ Common common;\n"
-    emulator = Emulator(EARLY, changes={"products.cu": (head, head + text)})
+@pytest.mark.parametrize("behind, said", [(False, "weight"), (True, "behind a tensor")])
+def test_closed_memory_is_named(behind: bool, said: str) -> None:
+    given = launches()["product"]
+    place = [word for word, _ in operators.SIGNATURES["product"].parameters].index("weight")
+    text = f"*((volatile char*)p.weight + {given[place].nbytes if behind else 0}) = 1;"
+    head = "    __shared__ Common common;\n    by_precision<Multiply>"
+    changes = {"products.cu": (head, head.replace("    by_", text + "by_"))}
     with pytest.raises(RuntimeError, match=said):
-        emulator("product", *map(copied, launches()["product"]))
+        Emulator(EARLY, changes=changes)("product", *map(copied, given))
