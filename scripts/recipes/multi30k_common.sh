@@ -39,7 +39,7 @@ distil_into() {
     [ ! -e "$folder/distillation.json" ] || return 0
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$DATA" "$folder" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS ${DISTILL_FLAGS:-} "$@"
+        --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS ${DISTILL_FLAGS:-} "$@"
 }
 
 # sampled_data: makes $OUT, DATA with as many training pairs again (train1, which fairseq-train adds to train): sources that

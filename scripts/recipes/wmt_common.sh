@@ -65,7 +65,7 @@ distil() {
     if [ -e "$2/distillation.json" ]; then say "$2: done already, kept"; return; fi
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$2" "${LANGUAGES[@]}" --path "$1" --beam 5 --batch-size 64 \
-        --post-process "$([ "${SUBWORDS:-}" = @@ ] && echo @@\  || echo sentencepiece)" $DEVICE_FLAGS $DISTILL_FLAGS
+        $DEVICE_FLAGS $DISTILL_FLAGS
 }
 
 decode() {

@@ -76,7 +76,7 @@ distil() {
     if [ -e "$2/distillation.json" ]; then say "$2: done already, kept"; return; fi
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$2" --source-lang src --target-lang tgt "${ARTICLES[@]}" --path "$1" \
-        --batch-size 32 --post-process sentencepiece $DISTILL_FLAGS
+        --batch-size 32 $DISTILL_FLAGS
 }
 
 decode_summaries() {
