@@ -4,10 +4,11 @@ Importing this module registers all of it, once. Only entry points do: ``--user-
 interface, and a user's own import of fairseq beside ``fairseq_aggdec``.
 """
 
-from fairseq_aggdec import compat
+from fairseq_aggdec import compat, hub
 
 compat.check_fairseq()
 compat.register_safe_globals()
+hub.watch_hub()
 
 
 from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402

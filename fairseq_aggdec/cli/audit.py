@@ -12,13 +12,17 @@ tokens and scores must be the same bit for bit, in fp16 and bf16 too, and any di
 With --int8 the reference is our own search in 8 bits with nothing drafted, and any difference, of a score too, is a
 BUG: those sums are exact, so there are no ties. (--stock-batch-size 1 has it take one sentence at a time; --max-len-a
 must then be 0, for it counts the longest source of a batch.)
+With --output every comparison is written when it is done, and the same command goes on behind them after a kill.
 """
 
 import argparse
 import functools
+import hashlib
 import itertools
 import json
+import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +102,10 @@ def oracle_of(session: Session, ours: str = "greedy") -> Oracle:
 
 
 class Findings:
-    """The comparisons of an audit, and the files of ``--output``."""
+    """The comparisons of an audit; with ``--output`` each is written to OUTPUT.partial.json when it is there.
+
+    After a kill the same command goes on with what is missing, if program, machine, models and data are the same.
+    """
 
     def __init__(self, session: Session, oracle: Oracle):
         self.output: Path | None = session.args.output
@@ -107,28 +114,71 @@ class Findings:
             "command": machine.command("audit", sys.argv[1:]),
             "machine": machine.describe(),
             "data_set_size": len(session.dataset),
+            "inputs": fingerprints(session),
         }
-        self.results: dict[str, Any] = {}
+        self.results: dict[str, Any] = self._earlier()
+
+    @property
+    def _partial(self) -> Path | None:
+        return self.output and results.named(self.output, ".partial.json")
+
+    def _earlier(self) -> dict[str, Any]:
+        """Reads what the same command found before it was ended."""
+        if self._partial is None:
+            return {}
+        with suppress(OSError, ValueError, AttributeError):
+            earlier = json.loads(self._partial.read_text(encoding="utf-8"))
+            found: dict[str, Any] = earlier.pop("results", {})
+            if earlier == self.record:
+                print(f"goes on behind the {len(found)} comparisons in {self._partial}")
+                return found
+        return {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.results
 
     def add(self, name: str, result: equality.Audit) -> None:
         numbers = {"bugs": result.bugs, "ties": result.ties}
         self.results[name] = asdict(result) | numbers
         show_differences(result)
+        if self._partial is not None:
+            self._write(self._partial)
 
     def conclude(self) -> int:
         """Prints and writes the table; returns the exit status."""
         print(self._table())
         if self.output is not None:
-            record = results.finite(self.record | {"results": self.results})
-            written = json.dumps(record, indent=1, ensure_ascii=False)
-            results.write_text(results.named(self.output, ".json"), written + "\n")
+            self._write(results.named(self.output, ".json"))
             text = f"`{self.record['command']}`\n\n{self._table()}\n"
             text = f"# Equality with {self.reference}\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
             results.write_text(results.named(self.output, ".md"), text)
+        if self._partial is not None:
+            self._partial.unlink(missing_ok=True)
         return int(any(result["bugs"] for result in self.results.values()))
 
     def _table(self) -> str:
         return "\n".join([HEADER, *(row(name, found) for name, found in self.results.items())])
+
+    def _write(self, path: Path) -> None:
+        record = results.finite(self.record | {"results": self.results})
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        results.write_text(path, text + "\n")
+
+
+def fingerprints(session: Session) -> dict[str, str]:
+    """The content of the models and of the data set, by the names of their files."""
+    models = [Path(path) for path in session.cfg.common_eval.path.split(os.pathsep)]
+    if session.args.reference:
+        models.append(Path(session.args.reference))
+    subset = session.cfg.dataset.gen_subset
+    folders = [Path(folder) for folder in session.cfg.task.data.split(os.pathsep)]
+    data = [path for folder in folders for path in sorted(folder.glob(f"{subset}.*"))]
+    found = {}
+    for path in (*models, *data):
+        if path.is_file():
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found
 
 
 SHOWN = 20  # differences listed per comparison; the JSON has all
@@ -187,6 +237,8 @@ def main() -> int:
     for beam, size in runs:
         shown = f"beam {beam}" if of_beams else decoding
         name = f"{shown}, batch {size}, {oracle.precision}"
+        if name in findings:
+            continue
         wanted: Any = None if beside else expected(args.stock_batch_size or size, beam)
         if of_beams:
             result = nbest_equality.audit(session, size, beam, limit, *bounds, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -103,6 +104,41 @@ def test_strict_audit(
     for refused in (["--reference", "x"], ["--stock-batch-size", "2"], ["--decoding", "nar"]):
         with pytest.raises(SystemExit, match="--strict"):
             run_audit([*arguments, *more, *refused], monkeypatch)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_killed_audit_goes_on(
+    changed: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished comparisons are not made again, unless the model is another one meanwhile."""
+    model = tmp_path / "model.pt"
+    place = arguments.index("--path") + 1
+    shutil.copy(arguments[place], model)
+    more = ["--decoding", "greedy", "--batch-sizes", "1", "4", "--output", str(tmp_path / "audit")]
+    command = [*arguments[:place], str(model), *arguments[place + 1 :], *more]
+    real, decoded = equality.decode_all, []
+
+    def decode_all(session: Any, decoding: str, size: int, *rest: Any) -> Any:
+        if size == 4 and not decoded:
+            raise KeyboardInterrupt
+        if (tmp_path / "audit.partial.json").exists():
+            decoded.append(size)
+        return real(session, decoding, size, *rest)
+
+    monkeypatch.setattr(equality, "decode_all", decode_all)
+    with pytest.raises(KeyboardInterrupt):
+        run_audit(command, monkeypatch)
+    assert [path.name for path in tmp_path.glob("audit*")] == ["audit.partial.json"]
+    decoded.append(0)  # from here on nothing is ended
+    if changed:
+        state = load_checkpoint(str(model))
+        state["cfg"] = OmegaConf.to_container(OmegaConf.create(state["cfg"]), enum_to_str=True)
+        torch.save(state | {"extra": 1}, model)
+    assert run_audit(command, monkeypatch) == 0
+    assert decoded == ([0, 1, 1, 4, 4] if changed else [0, 4, 4])
+    assert sorted(path.name for path in tmp_path.glob("audit*")) == ["audit.json", "audit.md"]
+    results = json.loads((tmp_path / "audit.json").read_text())["results"]
+    assert [found["equal"] for found in results.values()] == [11, 11]
 
 
 def test_audit_against_another_checkpoint(

@@ -121,8 +121,8 @@ def test_methods_with_another_task(task: str, data: Path, tmp_path: Path) -> Non
         assert_same(ours(*command, "--decoding", decoding), expected)
 
 
-def test_mixture_of_experts(data: Path, tmp_path: Path) -> None:
-    """A hub imports the folder behind the plugin, so its task is stock's; ``adopt`` takes it over."""
+def test_mixture_of_experts(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A hub imports the folder behind the plugin, and says that its task is stock's; ``adopt`` takes it over."""
     folder = ["--user-dir", str(EXAMPLES / "translation_moe" / "translation_moe_src")]
     with forgotten():
         import_user_module(type("", (), {"user_dir": folder[1]}))
@@ -130,10 +130,12 @@ def test_mixture_of_experts(data: Path, tmp_path: Path) -> None:
     path = write_model(
         tmp_path / "m.pt", data, "translation_moe", "transformer", *PAIR, *flags, *SIZES
     )
+    caplog.set_level("INFO")
     with forgotten():
         hub = TransformerModel.from_pretrained(str(tmp_path), "m.pt", str(data), user_dir=folder[1])
         how = {"beam": 2, "max_len_b": 9, "inference_step_args": {"expert": 1}}
         expected = hub.translate(["w1 w2"], **how)
+        assert "--task translation_moe is left to stock fairseq in this hub model" in caplog.text
         with counted() as batches:
             assert fairseq_aggdec.adopt(hub).translate(["w1 w2"], **how) == expected
     assert batches

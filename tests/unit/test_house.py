@@ -88,6 +88,7 @@ GROUND = [
     "compat",
     "one_copy",
     "checkpoints",
+    "hub",
     "deferred",
     "after_fairseq",
 ]  # modules beside the rooms
