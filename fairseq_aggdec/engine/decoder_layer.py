@@ -140,7 +140,7 @@ class DecoderLayer(FastLayer):
         memory_mask: Tensor | None,
         fused: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Where the residual connection begins, x (N, C) or ``norm(x)``, and what the slots read of a source (N, C)."""
+        """Begin of the residual connection, x (N, C) or ``norm(x)``, and what the slots read of a source (N, C)."""
         asks, before = self.cross_q, self.pre_norm
         at_once = fused and self.fuses(x, window, memory.size(3))
         at_once = at_once and attention.crosses(x.device, x.dtype)
