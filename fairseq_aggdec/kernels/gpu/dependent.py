@@ -1,4 +1,4 @@
-"""Whether kernels may begin before those before them have ended, as :mod:`launching` says: tried once in a process."""
+"""Tells whether kernels may begin before those before them have ended (:mod:`launching`): tried once in a process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Chain:
         return graph.replay
 
     def right(self) -> bool:
-        """Whether the rows are where they must be, after the launches."""
+        """Tells whether the rows are where they must be, after the launches."""
         return torch.equal(self.rooms[self.links % 2].cpu(), self.expected)
 
 

@@ -77,7 +77,7 @@ def leading(logits: Tensor, kept: int, rules: tuple[Any, ...] = NO_RULES) -> Lea
 
 
 def _given(found: Leading, kept: int, rules: tuple[Any, ...], *out: Tensor) -> tuple[Any, ...]:
-    """What the kernels are given; without ``out``, of which only the second knows, others stand in its place."""
+    """Arguments of the kernels; without ``out``, of which only the second knows, others stand in its place."""
     values, tokens, ends = out or (found.sums, found.keys, found.sums)
     return kept, *found[:3], *rules, *found[3:], values, tokens, ends
 

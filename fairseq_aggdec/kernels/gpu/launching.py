@@ -65,7 +65,7 @@ def lacking(device: torch.device) -> str | None:
 
 
 class Launcher:
-    """What a GPU is asked by the driver.
+    """Requests to a GPU by its driver.
 
     Attributes:
         captured: the capture in which a kernel of ours was last launched, and its node there.

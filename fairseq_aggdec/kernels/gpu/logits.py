@@ -25,7 +25,7 @@ class RuledTokens(NamedTuple):
 
 
 def groups_of_a_part(types: int) -> int:
-    """How many groups of eight logits a block computes: at most 32, and all processors of a GPU get as many blocks."""
+    """Number of groups of eight logits that a block computes: at most 32, and all processors get as many blocks."""
     groups = -(-types // GROUP)
     turns = -(-groups // (PROCESSORS * MOST))
     return -(-groups // -(-groups // max(FEWEST, -(-groups // (PROCESSORS * turns)))))
@@ -109,7 +109,7 @@ def alike(
 
 
 def _looked(found: Tensor, like: Tensor, symbols: RuledTokens) -> Tensor:
-    """What ``look`` finds in as many parts of logits (N, V): (N, P, 5)."""
+    """Findings of ``look`` in as many parts of logits (N, V): (N, P, 5)."""
     (slots, types), parts, seen = found.shape, like.size(1), torch.empty_like(like)
     numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=found.device)
     sizes = 1, 1, parts, types, 0, PRECISIONS[found.dtype]
