@@ -22,8 +22,6 @@ from tests.equality.test_beam import (  # noqa: F401  (run here again)
     test_alignment_of_every_hypothesis,
     test_batches_without_numbers_and_lengths,
     test_decoders_of_every_form,
-    test_random_models,
-    test_weights_may_change_between_batches,
 )
 from tests.support import generation_options, make_batch, make_model, make_task, random_sources
 
