@@ -195,3 +195,14 @@ def test_closed_memory_is_named(behind: bool, said: str) -> None:
     changes = {"products.cu": (head, head.replace("    by_", text + "by_"))}
     with pytest.raises(RuntimeError, match=said):
         Emulator(EARLY, changes=changes)("product", *map(copied, given))
+
+
+def test_the_next_kernel_begins_behind_the_wait() -> None:
+    """Else it would not know that kernels before this one have ended."""
+    lines = [
+        f'    asm volatile("griddepcontrol.{word};" : : : "memory");\n'
+        for word in ("wait", "launch_dependents")
+    ]
+    changes = {nvrtc.SHARED: ("".join(lines), "".join(reversed(lines)))}
+    with pytest.raises(RuntimeError, match="the next kernel begins, and this one has not waited"):
+        Emulator(changes=changes)("begin", *map(copied, launches()["begin"]))
