@@ -21,6 +21,7 @@ import torch
 from fairseq_aggdec.kernels.gpu import cubins, dependent, launching, nvrtc, operators
 from fairseq_aggdec.kernels.switches import VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, build, fused_kernels
+from tests.strict.device.strict_device import DEVICE, strict_device
 
 
 def compilers() -> list[str]:
@@ -257,6 +258,18 @@ def test_kernels_begin_early_behind_our_own_alone() -> None:
         with launching.overlapping(device, True):
             operators._launch("begin", *_begin_arguments())
     assert driver.early == []
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+def test_captured_launches_are_tried_before_others() -> None:
+    with strict_device():
+        for links in (1, 4):
+            chain = dependent.Chain(DEVICE, links)
+            replay = chain.captured(early=True)
+            chain.rooms.copy_(chain.table.to(DEVICE))
+            assert not chain.right()
+            replay()
+            assert chain.right()
 
 
 def test_what_dependent_launches_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,10 @@ def fused_kernels(form: Form = in_one_thread) -> Iterator[None]:
     try:
         with (
             mock.patch.object(operators, "ready", lambda device: there),
-            mock.patch.object(launching, "lacking", lambda device: None),
+            # The strict device counts captures, and lets them fail.
+            mock.patch.object(
+                launching, "lacking", lambda device: None if device.type == "cpu" else "a stand-in"
+            ),
         ):
             yield
     finally:
