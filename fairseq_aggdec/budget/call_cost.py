@@ -14,6 +14,7 @@ OF_DRAFTS = constants("search/draft_budget.h")
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 # kernels avx2: without instructions for products of bytes one row alone keeps the processor busy, so a further one
 # costs nearly as much as a call (AMD Zen 3): with 5, a drafter of 2.7 tokens took 1.1 times as long as greedy.
+# Copies are weighed alike everywhere: with relaxed acceptance their lengths decide what the workers of a job write.
 USUAL = {"kernels": 5.0, "kernels avx2": 2.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds, in positions: three layers of width 256 in the compiled library took as
 # long as two. In 8 bits, where a position costs less, a draft of five tokens has to gain 2.6 with 3+3 layers of

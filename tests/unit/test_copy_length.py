@@ -94,7 +94,7 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     model = make_model(task, 1)
     generator = task.build_generator([model], generation_options())
     task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
-    by = with_kernels("kernels") if packing and kernels() else "cpu"
+    by = "kernels" if packing and kernels() else "cpu"
     assert generator.drafter.draft_length.step_cost == USUAL[by]
     compiled, other = CopyLength(), CopyLength()
     compiled.start(1, "kernels"), other.start(1, "cpu")

@@ -11,7 +11,6 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import with_kernels
 from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
@@ -70,7 +69,7 @@ class CopyDrafter(DeviceDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
-        by = with_kernels("kernels") if verifier.compiled else state.device.type
+        by = "kernels" if verifier.compiled else state.device.type
         if by == "cuda" and verifier.dtype is not torch.float32:
             by = "cuda half"
         self.draft_length.start(len(state.rows), by)
