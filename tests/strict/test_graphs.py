@@ -296,7 +296,7 @@ def test_weights_that_change(name: str, gpu: torch.device, tmp_path: Path) -> No
         (wanted,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
         for _ in range(3):
             found = ready.decode(sample, None)
-            assert_equal(found, wanted, gpu)
+            assert_equal(found, wanted, gpu, 5e-4)
         told.append([ranked[0]["tokens"].tolist() for ranked in found])
         for theirs, own in parts:
             for one, other in zip(theirs.parameters(), own.parameters(), strict=True):
