@@ -13,7 +13,7 @@ OF_DRAFTS = constants("search/draft_budget.h")
 # cuda: an iteration takes as long beside its products as the products of this number of positions, for a base model:
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 # kernels avx2: without instructions for products of bytes one row alone keeps the processor busy, so a further one
-# costs nearly as much as a call (AMD Zen 3): with 5, a drafter of 2.7 tokens took 1.1 times as long as greedy.
+# costs nearly as much as a call (AMD Zen 3): with 5, `gad` took longer than `greedy` in `aggdec bench`.
 # Copies are weighed alike everywhere: with relaxed acceptance their lengths decide what the workers of a job write.
 USUAL = {"kernels": 5.0, "kernels avx2": 2.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds, in positions: three layers of width 256 in the compiled library took as
@@ -23,7 +23,7 @@ DRAFTER, DRAFTER_INT8 = 2.0, 3.5
 # A call of beam search, beside its prefixes, in prefixes.
 # cpu: 4 to 7 in the compiled library with a decoder of width 256, twice that at base size.
 # cuda: 0.9 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
-# avx2: with 6 the shipped corrector took 1.05 times as long at batch 1 in fp32, 1.13 times in 8 bits.
+# avx2: with 6, beam 5 with the shipped corrector took longer at batch 1 than with nothing run ahead (`aggdec bench`).
 USUAL_OF_SEARCH = {"cpu": 6.0, "cpu avx2": 2.0, "cuda": 40.0}
 
 

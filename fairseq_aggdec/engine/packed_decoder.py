@@ -252,7 +252,7 @@ class PackedDecoder:
         return run_layers(self.layers, x, self.norm, *given, fused=few, normed=normed)
 
     def fuses(self, count: int) -> bool:
-        """Tells whether the kernels of a GPU run the layers for so many positions."""
+        """Tells whether the kernels of a GPU run the layers for this number of positions."""
         weight = self.decoder.embed_tokens.weight
         few = self.fusible and count <= MOST_ROWS
         return few and operators.usable(weight.device, products.computes_alike, weight.dtype)

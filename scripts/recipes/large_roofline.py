@@ -80,7 +80,7 @@ def read_speed() -> float:
 
 
 def product_speed(form: str, rows: int) -> float:
-    """Products a second for so many rows."""
+    """Products a second of a call with ``rows`` rows."""
     outputs, inputs = CACHED
     product = Product(torch.randn(outputs, inputs), None, False, int8=form == "int8")
     x = torch.randn(rows, inputs)

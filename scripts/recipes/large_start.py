@@ -15,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,23 @@ from fairseq_aggdec.records.results import write_table
 MIB = 1024  # KiB, the unit of /proc
 NAMES = "model", "beam", "ready, s", "first sentence, s", "memory, MiB", "at the peak", "own memory"
 HEAD = "| " + " | ".join(NAMES) + " |\n" + "|---" * len(NAMES) + "|"
+
+
+# A process of its own, which has imported nothing of ours before its clock begins. It stays until its input ends.
+CHILD = """
+import json, sys, time
+import torch
+torch.set_num_threads(1)
+began = time.process_time()
+from fairseq_aggdec import from_pretrained
+path, data, beam, options = sys.argv[1:]
+given = {"device": "cpu", "max_len_a": 0, "max_len_b": 20, **json.loads(options)}
+model = from_pretrained(path, data, beam=int(beam), **given)
+ready = time.process_time() - began
+model.translate([" ".join(model.task.source_dictionary.symbols[10:30])])
+print(json.dumps([ready, time.process_time() - began]), flush=True)
+sys.stdin.read()
+"""
 
 
 @dataclass(frozen=True)
@@ -46,28 +62,9 @@ class Start:
         return f"| {self.model} | {self.beam} | {seconds} | {self.memory:.0f} | {self.peak:.0f} | {self.own:.0f} |"
 
 
-def child(path: str, data: str, beam: int, options: Mapping[str, Any]) -> None:
-    """Decodes a sentence, says what that took, and stays until its input ends."""
-    import torch
-
-    torch.set_num_threads(1)
-    began = time.process_time()
-    from fairseq_aggdec import from_pretrained
-
-    model = from_pretrained(
-        path, data, beam=beam, device="cpu", max_len_a=0, max_len_b=20, **options
-    )
-    ready = time.process_time() - began
-    model.translate([" ".join(model.task.source_dictionary.symbols[10:30])])
-    first = time.process_time() - began
-    print(json.dumps([ready, first]), flush=True)
-    sys.stdin.read()
-
-
 def measured(name: str, path: Path, data: Path, beam: int, options: Mapping[str, Any]) -> Start:
     """Starts two processes; the first one holds what both share, the second one is measured."""
-    command = [sys.executable, "-m", "scripts.recipes.large_start", str(path), "--child"]
-    command += [str(data), str(beam), json.dumps(options)]
+    command = [sys.executable, "-c", CHILD, str(path), str(data), str(beam), json.dumps(options)]
     alone = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes: list[subprocess.Popen[str]] = []
@@ -98,12 +95,7 @@ def main() -> None:
     parser.add_argument("work", type=Path, metavar="WORK", help="folder of large_rivals.sh")
     parser.add_argument("--size", default="large", help="name of the checkpoint in WORK/model")
     parser.add_argument("--output", type=Path, help="write OUTPUT.md and OUTPUT.json")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        data, beam, options = args.child
-        child(str(args.work), data, int(beam), json.loads(options))
-        return
     model, packed = args.work / "model", args.work / "packed-int8"
     from_checkpoint = "checkpoint, int8", model / f"{args.size}.pt", model, 1, {"int8": True}
     rows = [("packed in 8 bits", packed, packed, beam, {}) for beam in (1, 5)]
