@@ -16,14 +16,9 @@ Score = Callable[[list[str]], dict[str, float]]
 
 
 def decoder(subwords: str) -> Callable[[str], str]:
-    """The function from pieces to tokens: of a sentencepiece model, of a folder with GPT-2's files, of ``@@``."""
+    """The function from pieces to tokens: of a sentencepiece model, or of ``@@``."""
     if subwords == "@@":
         return lambda line: f"{line} ".replace("@@ ", "").strip()
-    if Path(subwords).is_dir():
-        from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
-
-        encoder = get_encoder(f"{subwords}/encoder.json", f"{subwords}/vocab.bpe")
-        return lambda line: encoder.decode([int(x) for x in line.split() if x.isdigit()]).strip()
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=subwords)
@@ -95,9 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--system", dest="systems", action="append", required=True, metavar="STAGE=LABEL"
     )
-    parser.add_argument(
-        "--subwords", required=True, help="sentencepiece model, folder with GPT-2's files, or @@"
-    )
+    parser.add_argument("--subwords", required=True, help="sentencepiece model, or @@")
     parser.add_argument("--reference", required=True, help="text")
     parser.add_argument("--reference-tokens", help="the same, tokenised")
     parser.add_argument("--set", choices=sorted(SETS), help="of wmt_data.sh; summaries without")

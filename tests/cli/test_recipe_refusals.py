@@ -9,10 +9,6 @@ import pytest
 from tests.cli.test_paper_recipes import MAKE, TINY
 from tests.cli.wmt_files import recipe
 
-HERE = __file__  # a file that is there
-# The network is out of the question in a test: a proxy that nobody listens at stands for its absence.
-ABSENT = {"https_proxy": "http://127.0.0.1:9", "RAW": "{tmp}/raw"}
-CNNDM = {"GPUS": "0", "SYSTEMS": "greedy"} | ABSENT
 WORK = "{tmp}/work"
 GEOMETRY, SETTING = "geometry '{}' in GEOMETRIES", "unknown setting '{}' in SETTINGS"
 
@@ -31,15 +27,6 @@ REFUSED: list[tuple[str, str, dict[str, str], str]] = [
     ("blockwise_wmt14", "", {"SETTINGS": "regular tuned"}, SETTING.format("tuned")),
     ("blockwise_wmt14", "", {"BASE": "gone.pt"}, "gone.pt does not exist (BASE, TEACHER)"),
     ("blockwise_wmt14", "", {"DATA": "."}, "holds no binarised data"),
-    ("gad_cnndm", WORK, CNNDM, "cannot be downloaded; put bart.large.tar.gz into"),
-    ("gad_cnndm", WORK, CNNDM | {"TEACHER_BART": HERE}, "put bart.base.tar.gz into"),
-    ("gad_cnndm", WORK, CNNDM | {"TEACHER": HERE, "BART": HERE}, "put cnn_dm_v2.tgz into"),
-    ("gad_cnndm", WORK, CNNDM | {"TEACHER": "gone.pt"}, "TEACHER 'gone.pt' does not exist"),
-    (
-        *("gad_cnndm", WORK, CNNDM | {"BART": "gone.pt", "TEACHER": HERE}),
-        "'gone.pt' is neither a file nor",
-    ),
-    ("gad_cnndm", WORK, CNNDM | {"SYSTEMS": "gad beam7"}, "unknown system 'beam7' in SYSTEMS"),
     (
         "gad_wmt",
         f"wmt14-en-de {WORK}",
