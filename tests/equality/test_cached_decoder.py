@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
 }
 TOLERANCE = 1e-5  # of the largest log-probability; fairseq's own incremental mode is as far from its full forward
+ROUNDING = 8  # times the error of stock's own fp32: random models may magnify each rounding
 
 
 def full_log_probs(
@@ -68,7 +70,10 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> None:
-    """Random windows over random prefixes with random rollbacks, compared at every position; rows leave on the way."""
+    """Random windows over random prefixes with random rollbacks; rows leave on the way.
+
+    Every position is compared with the model's own forward in fp64, and may be off by what stock's fp32 is off.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> int:
@@ -83,6 +88,7 @@ def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> N
     ]  # what each row has read so far, start symbol first
     starts = [0] * len(sources)
     alive = list(range(len(sources)))
+    exact, error = copy.deepcopy(model).double(), 0.0
     for step in range(steps):
         windows = []
         for row in range(len(alive)):
@@ -96,10 +102,14 @@ def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> N
             Window(flat, list(starts), [len(window) for window in windows])
         ).logits
         rows = {name: value[torch.tensor(alive)] for name, value in net_input.items()}
-        expected = full_log_probs(model, rows, committed)
+        expected = full_log_probs(exact, rows, committed)
+        stock = full_log_probs(model, rows, committed)
+        errors = [(a - b).abs().max().item() for a, b in zip(stock, expected, strict=True)]
+        error = max(error, *errors)
         found = logits.log_softmax(-1).split([len(window) for window in windows])
-        for row, ours in enumerate(found):
-            assert_close(ours, expected[row][starts[row] :])
+        for ours, whole, start in zip(found, expected, starts, strict=True):
+            off = (ours - whole[start:]).abs().max().item()
+            assert off <= max(TOLERANCE * whole.abs().max().item(), ROUNDING * error)
         # Keep a part of each window: the next one overwrites the rest.
         starts = [
             draw(start, len(tokens)) + 1 for start, tokens in zip(starts, committed, strict=True)
