@@ -4,8 +4,6 @@
 for its options, so none of those is in them.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Mapping

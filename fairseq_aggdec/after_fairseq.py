@@ -6,8 +6,6 @@ order, finds the tasks, models and criterions of the package. fairseq itself is 
 commands of this package (:func:`set_up_log`).
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

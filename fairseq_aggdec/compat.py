@@ -6,8 +6,6 @@ Everything else stays refused, and :func:`check_checkpoint` says so in one sente
 The options of a file are checked there too: see :mod:`fairseq_aggdec.stored_options`.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

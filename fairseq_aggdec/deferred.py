@@ -3,8 +3,6 @@
 They take longer to import than the rest of fairseq, and 80 MB. Two of its files, for classification, ask for them.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

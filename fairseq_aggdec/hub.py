@@ -6,8 +6,6 @@ of it: a filter there sees it, and nothing of fairseq is changed. Options arrive
 decoding="iad")``, or in a call: ``model.translate(sentences, decoding="iad")``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

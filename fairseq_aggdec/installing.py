@@ -3,8 +3,6 @@
 The project is on no package index, so no message may advise to install it from one by name.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ fairseq builds a model with random numbers and copies those of the checkpoint ov
 parameter becomes the tensor of the checkpoint, which is mapped: memory is taken where it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType

@@ -9,8 +9,6 @@ what a training run writes and refuse everything else. Python objects have no ad
 The reason for each entry is its docstring, or stands beside it in :func:`safe_globals`.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib

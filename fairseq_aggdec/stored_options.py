@@ -9,8 +9,6 @@ file is loaded, and again when a task of the plugin builds itself, a model or a 
 Nothing here resolves an interpolation, imports a module or calls what a file names.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

@@ -1,7 +1,5 @@
 """Threads of a command: their number, and how they wait for each other. Must be said before PyTorch is loaded."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Given outputs through the models in one pass each: their log-probabilities and their attention, as stock has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

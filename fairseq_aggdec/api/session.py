@@ -3,8 +3,6 @@
 Every option of fairseq-generate that can change an output arrives where fairseq-generate takes it, or is refused.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

@@ -1,7 +1,5 @@
 """Between text and the tokens of a model: what the checkpoint says, or what the caller names."""
 
-from __future__ import annotations
-
 import itertools
 from argparse import Namespace
 from collections.abc import Iterable, Mapping

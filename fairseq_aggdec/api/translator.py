@@ -1,7 +1,5 @@
 """Translator, which :func:`~fairseq_aggdec.from_pretrained` returns: sentences in, sentences or hypotheses out."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sized

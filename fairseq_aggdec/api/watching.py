@@ -1,7 +1,5 @@
 """Tokens of an output that are certain while it is decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix

@@ -5,8 +5,6 @@ itself hardly prefers one of the two tokens, recomputed in fp32 by a full forwar
 it is a *BUG*.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

@@ -5,8 +5,6 @@ decides: continuations that stock itself scores closer than rounding are a *tie*
 of a tie later may differ by any margin.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

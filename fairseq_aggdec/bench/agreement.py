@@ -1,7 +1,5 @@
 """Checks of every table: quality follows from the outputs, and outputs belong to their sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

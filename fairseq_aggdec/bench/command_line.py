@@ -1,7 +1,5 @@
 """Command line of ``aggdec bench``: its own options, the systems, and what it refuses."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

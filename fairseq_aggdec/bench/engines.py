@@ -1,7 +1,5 @@
 """Other engines as systems of the benchmark, on the checkpoint that is benchmarked."""
 
-from __future__ import annotations
-
 import tempfile
 from argparse import Namespace
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Marian there has norms behind the layers, M2M100 before them. FSMT, which was ma
 behind the first when it decodes with its cache (transformers 4.57).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile

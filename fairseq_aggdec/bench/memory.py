@@ -1,7 +1,5 @@
 """Peak memory of decoding (Linux)."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 One process decodes at a time, the others sleep. All are bound to the same cores and have the same number of threads.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Records of what draft-and-verify did, iteration by iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

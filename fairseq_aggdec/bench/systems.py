@@ -1,7 +1,5 @@
 """The systems that ``aggdec bench`` compares, by name or by their options."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables of measurements: speed, ratios, steps, quality and equality with stock of every system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ A turn is a few batches, after one that is not timed: the weights of the system 
 caches by then, as they have where a system runs alone.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

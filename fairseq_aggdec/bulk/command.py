@@ -4,8 +4,6 @@ Every other option is that of fairseq-interactive and of the plugin, and so is t
 cut by --tokenizer and --bpe as there, and joined again. DATA is the folder of the dictionaries.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Properties that outputs depend on, for the header of a job: options that can change one, files by what is in them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

@@ -8,8 +8,6 @@
 The output of a line depends on the lines of its shard at most (they are decoded together), never on who decodes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -8,8 +8,6 @@
 Marian (OPUS-MT), M2M100, NLLB, BART, mBART and mBART-50 are read. The commands that decode with the result are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

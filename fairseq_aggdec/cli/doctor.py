@@ -5,8 +5,6 @@ aggdec doctor --path model.pt DATA
 aggdec doctor --path model.pt DATA --decoding gad --drafter-path drafter.pt
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from argparse import Namespace

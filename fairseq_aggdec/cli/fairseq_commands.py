@@ -3,8 +3,6 @@
 ``--user-dir`` and ``--task`` may still be given, and then count.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import logging

@@ -8,8 +8,6 @@ with the links beside them. Of the training pairs some are held out, the weights
 counted as well; the validation set is not touched.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

@@ -1,7 +1,5 @@
 """``aggdec``: the project's tools as one command."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys

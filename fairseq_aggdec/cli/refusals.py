@@ -1,7 +1,5 @@
 """Tells how a command ends: what it refuses is one sentence on stderr and exit code 2, without a traceback."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import logging

@@ -8,8 +8,6 @@ offers, GET /health and GET /metrics, and has a page at /. Sentences of waiting 
 and Ctrl-C end it when all accepted requests are answered.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

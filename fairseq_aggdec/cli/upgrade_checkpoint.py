@@ -8,8 +8,6 @@ the file is run. Weights and options stay. The copy is for decoding and as a sta
 it where its optimiser was left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import enum

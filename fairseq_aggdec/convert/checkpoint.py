@@ -1,7 +1,5 @@
 """The files of a converted model: ``model.pt``, with the options of model and task, dictionaries, subword model."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import math

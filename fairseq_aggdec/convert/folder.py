@@ -1,7 +1,5 @@
 """Folders of Hugging Face transformers: configuration, tokenizer, weights. Nothing of it is run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

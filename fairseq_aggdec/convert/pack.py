@@ -9,8 +9,6 @@ are compared whenever it is opened. On a machine with other kernels its weights 
 whose folder --drafter-path takes, or a model with block heads.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Their code (https://github.com/hemingkx/SpecDec, model ``block``) names the weig
 copy. Its embeddings are not scaled. Sizes come from the weights, the rest from the options in the file.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dictionary of a converted model: fairseq's four special symbols first, then the other rows in their order."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

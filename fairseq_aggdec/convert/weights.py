@@ -1,7 +1,5 @@
 """The parameters of a Hugging Face model under fairseq's names, with what fairseq has no option for folded in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ A sentence is its number in the set, whether it was cut at the maximum length, a
 without ``</s>``.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

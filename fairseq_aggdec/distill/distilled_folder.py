@@ -4,8 +4,6 @@ Follows :mod:`fairseq_aggdec.distill.distillation`, which reads the outputs. Tok
 never encoded anew, so an unknown word of the source stays the unknown word it was.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

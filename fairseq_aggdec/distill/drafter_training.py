@@ -4,8 +4,6 @@ Every step has a folder in OUTPUT and, in ``settings.json``, what it was made wi
 that was made with other settings is moved aside and made anew. An interrupted training goes on.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import logging

@@ -1,7 +1,5 @@
 """``aggdec distill --merge``: the shards become a data folder."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ OUTPUT/merge.3f2a...partial/     an attempt to make the data folder
 OUTPUT/...                       the data folder; its summary comes last: where it is, the folder is whole
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

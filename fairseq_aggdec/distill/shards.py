@@ -1,7 +1,5 @@
 """All shards of a set, read and put together."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

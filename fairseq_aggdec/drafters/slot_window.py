@@ -3,8 +3,6 @@
 The window begins at column 0; columns that a row does not use repeat its last mask slot.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -8,8 +8,6 @@ likeliest next token and the next likely one in its own place become candidates.
 library grows them (``kernels/source/drafts.h``); elsewhere one path is drafted.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ is gone. A holder that stands still keeps its claims. Nothing that is right depe
 written whole under another name, and is the same whoever wrote it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

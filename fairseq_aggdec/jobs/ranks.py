@@ -1,7 +1,5 @@
 """The number of a process on its machine, as launchers tell it; loads nothing, as a wrong one keeps fairseq out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 RANKS = ("LOCAL_RANK", "SLURM_LOCALID")  # of torchrun and of srun

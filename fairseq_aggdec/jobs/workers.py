@@ -4,8 +4,6 @@ Workers need no numbers: claims say who does what. So torchrun, srun, an array o
 all alike, and what the environment says is only asked for the GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

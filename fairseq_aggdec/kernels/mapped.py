@@ -3,8 +3,6 @@
 A mapped file takes memory only where it was read, and the system reads it again when somebody wants it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools

@@ -4,8 +4,6 @@ A stored product stands for parameters by their names. It is taken only while th
 of which it was made: the system says whether anybody has written to a mapping.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Switches of kernels: the words of ``FAIRSEQ_AGGDEC_KERNELS``, with commas between them."""
 
-from __future__ import annotations
-
 import functools
 import os
 from typing import NamedTuple

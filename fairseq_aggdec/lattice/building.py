@@ -5,8 +5,6 @@ token is held at N when it is among the N likeliest words of its position, the r
 in every lattice and is not counted.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """``--decoding lattice``: fairseq's generator contract around lattice, scorer and Viterbi (Deng and Rush 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

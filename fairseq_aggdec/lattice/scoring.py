@@ -1,7 +1,5 @@
 """The neural scores of a lattice's edges: log P(y_t | y_{t-1}, t, x) for all pairs of candidates (section 3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

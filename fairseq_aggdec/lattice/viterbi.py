@@ -8,8 +8,6 @@ the one that is lowest at its *last* position wins, of those the one lowest at t
 following the lowest of the best predecessors backwards finds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """``--decoding beam``: what stock beam search gives, faster: it looks ahead along a text or block heads."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

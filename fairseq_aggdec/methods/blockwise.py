@@ -1,7 +1,5 @@
 """``--decoding blockwise``: the extra heads of the model itself draft."""
 
-from __future__ import annotations
-
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.methods.gad import model_reads
 from fairseq_aggdec.methods.greedy import loop_method

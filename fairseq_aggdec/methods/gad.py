@@ -1,7 +1,5 @@
 """``--decoding gad``: generalized aggressive decoding, drafts of a non-autoregressive model."""
 
-from __future__ import annotations
-
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request

@@ -1,7 +1,5 @@
 """``--decoding greedy``, and the generator that it shares with all methods that draft and verify."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

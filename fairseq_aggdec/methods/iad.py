@@ -4,8 +4,6 @@ The text is the source, or the lines of a file (``--draft-from``). It is drafted
 after a bifurcation drafting goes on where a suffix of the output occurs in it (Algorithm 1 of Ge et al.).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter

@@ -1,7 +1,5 @@
 """``--decoding lattice``: opens the tables and builds the generator of Deng and Rush (2021)."""
 
-from __future__ import annotations
-
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator

@@ -1,7 +1,5 @@
 """Method of ``--decoding``, and what its generator is built from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """``--decoding nar``: the non-autoregressive drafter alone; nobody verifies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator

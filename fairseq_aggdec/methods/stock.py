@@ -1,7 +1,5 @@
 """``--decoding stock``: fairseq's own generator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq_aggdec.methods.method import Method, Request

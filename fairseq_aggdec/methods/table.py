@@ -1,7 +1,5 @@
 """Chooses the generator of a request: which method serves it, what that one refuses, what has no effect."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from importlib import import_module

@@ -3,8 +3,6 @@
 fairseq knows the name ``swish``, but no layer can be built with it: it stands for a class, not for a function.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 

@@ -5,8 +5,6 @@ A task may put anything in place of fairseq's generator, and anybody may put any
 whose every method is known can be taken over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

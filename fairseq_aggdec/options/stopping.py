@@ -1,7 +1,5 @@
 """Decoding that somebody else may stop: a service whose client has left, for example."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

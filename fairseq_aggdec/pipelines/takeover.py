@@ -4,8 +4,6 @@ The entries of fairseq's task registries are replaced; no class or function of f
 enabled in this process (:func:`is_enabled`), an entry builds the original task, with its own options.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import logging

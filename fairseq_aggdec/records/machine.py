@@ -1,7 +1,5 @@
 """Conditions of a measurement: machine, versions, commit. Written beside every number."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

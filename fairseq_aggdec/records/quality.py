@@ -1,7 +1,5 @@
 """Quality of what was decoded: sacreBLEU on detokenised text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import sacrebleu

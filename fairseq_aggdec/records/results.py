@@ -3,8 +3,6 @@
 A result is written beside its place and renamed, so a full disk or a kill leaves the older one as it was.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

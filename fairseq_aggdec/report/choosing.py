@@ -1,7 +1,5 @@
 """Chooses sentences that are worth showing: of middling length, from the fewest iterations to many."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fairseq_aggdec.bench.recording import Record

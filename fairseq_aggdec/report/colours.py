@@ -3,8 +3,6 @@
 Every text and every line is at least 4.5 times as bright, or as dark, as what is behind it (WCAG 2, level AA).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 # Role -> (in light, in dark).

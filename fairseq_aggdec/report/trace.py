@@ -4,8 +4,6 @@ As running text (Ge et al., Table 2), with drafter and verifier beside each othe
 size of each block (Stern et al., section 7.4).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

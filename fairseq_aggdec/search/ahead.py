@@ -9,8 +9,6 @@ depends on measured times. The shapes of windows depend on the results of earlie
 The output is that of the plain loop; tests compare the two.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from abc import ABC, abstractmethod

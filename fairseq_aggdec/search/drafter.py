@@ -1,7 +1,5 @@
 """Drafters propose tokens: the base class, that of drafters that also run on a device, and the empty drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 

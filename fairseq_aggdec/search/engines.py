@@ -5,8 +5,6 @@ Each engine says in one sentence why it cannot decode what is asked for. The fir
 ``gaps`` here.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ wrong. The check reads the scores of the emitted tokens, which are on the host a
 a row with one NaN or +inf is NaN. The weights are searched for the reason only when something is wrong.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

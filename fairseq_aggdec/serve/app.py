@@ -1,7 +1,5 @@
 """The service as an ASGI application; ``aggdec serve`` runs it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """Sentences of waiting requests, decoded together by one thread."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -1,7 +1,5 @@
 """Bodies of requests: what they say, or a refusal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Guards that every request passes: bounded bodies, keys, metrics; and what a client is told when it is refused."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """LibreTranslate's ``/translate`` and ``/languages``, whose clients need no change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of what one request of a service may cost, and how much is decoded at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

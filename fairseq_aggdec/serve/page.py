@@ -1,7 +1,5 @@
 """The page at ``/``: HTML that needs no other file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jinja2

@@ -1,7 +1,5 @@
 """The service on a port, until a signal ends it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

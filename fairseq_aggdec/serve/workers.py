@@ -1,7 +1,5 @@
 """Several processes that answer at one port. Each loads the model; what is mapped is in memory once."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """The plugin's options for one generator, from the call, ``adopt()``, the task's configuration, or the defaults."""
 
-from __future__ import annotations
-
 import enum
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Dictionaries read at once: fairseq adds one line after the other, which takes a second for 256,000 types."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ Worked example. The output is ``<s> a b a``; a place without a number has 0. ::
     runs       1     1   3     the longest suffix, a b a, occurs once: the cursor stands at the end of it
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

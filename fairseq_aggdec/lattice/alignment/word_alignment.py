@@ -10,8 +10,6 @@ most one source token, ``reverse`` the other way round, and ``union``, the defau
 the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

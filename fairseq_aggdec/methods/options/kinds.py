@@ -1,7 +1,5 @@
 """The methods of ``--decoding``. A new one is its file in ``methods/`` and a line here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

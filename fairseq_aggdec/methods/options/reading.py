@@ -1,7 +1,5 @@
 """Any configuration as :class:`Settings`: what is missing has its default, a wrong value is told in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """``--acceptance``: a rule and its parameters in one value, such as ``top-beta:3:1.0`` or ``top-k:2,min:2``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

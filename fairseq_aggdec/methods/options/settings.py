@@ -4,8 +4,6 @@
 ``docs/options.md`` is printed from them. :mod:`fairseq_aggdec.methods.options.reading` reads any configuration.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from typing import Any
 

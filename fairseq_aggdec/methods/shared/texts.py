@@ -4,8 +4,6 @@ The text takes the place of the source in Algorithm 1 of Ge et al. (section 3.1)
 bifurcation drafting goes on where a suffix of the output occurs in it once. The output stays the verifier's.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence

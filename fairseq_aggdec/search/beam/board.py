@@ -9,8 +9,6 @@ A slot without a hypothesis has a sum of -inf. So has every slot of a sentence t
 number on the host; tests/plain_beam_search.py is the reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 ``kernels/source/search/beam_budget.h`` plans with these numbers, and learns them; here is what is believed at first.
 """
 
-from __future__ import annotations
-
 from fairseq_aggdec.budget.call_cost import USUAL_OF_SEARCH
 from fairseq_aggdec.search.compiled.searches import BudgetStruct, MeanStruct
 

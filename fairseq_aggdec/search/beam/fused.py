@@ -1,8 +1,6 @@
 """The board of beam search on a GPU in fewer launches: the twin of :mod:`~fairseq_aggdec.search.beam.board`, where the
 kernels can say the same."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

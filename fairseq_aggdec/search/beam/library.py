@@ -1,7 +1,5 @@
 """Beam search in the compiled library: whole batches in one call, or window by window where Python reads these."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The prefixes that the beam search of one sentence has looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The structures and calls of ``kernels/source/search/searches.cpp``, whose letters these are."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import itertools

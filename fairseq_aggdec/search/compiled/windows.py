@@ -1,8 +1,6 @@
 """Searches of the compiled library whose windows PyTorch reads: layers that the library does not have, a grid, a GPU
 that the host has to ask, a rule of acceptance in Python."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

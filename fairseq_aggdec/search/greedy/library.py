@@ -1,7 +1,5 @@
 """Greedy search of whole batches in the compiled library, whatever drafts: texts, a model, Python, or nothing."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

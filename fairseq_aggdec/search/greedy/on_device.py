@@ -1,7 +1,5 @@
 """Greedy search on a GPU, iteration by iteration without the host; see :mod:`~fairseq_aggdec.search.ahead`."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Sequence

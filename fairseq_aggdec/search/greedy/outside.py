@@ -1,7 +1,5 @@
 """A drafter in Python beside a greedy search of the compiled library: one call of Python for each iteration."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The bookkeeping of an iteration on a GPU in three launches: the twin of
 :mod:`~fairseq_aggdec.search.judge.on_device`, where it can say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

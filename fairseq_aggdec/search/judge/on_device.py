@@ -3,8 +3,6 @@
 Nothing here waits for the device. :mod:`~fairseq_aggdec.search.judge.fused` does the same in three kernels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
