@@ -138,6 +138,7 @@ def test_interleaved(made: Path, tmp_path: Path) -> None:
     names = ("1x1-raw-1", "1x2-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
     for name in names:
         assert f"interleaved-{name}, beam 2" in rows
+    assert "ours, beam 2" in rows  # what a user would take instead
 
     output = tmp_path / "analysis"
     environment = {

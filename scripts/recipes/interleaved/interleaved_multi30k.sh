@@ -61,9 +61,10 @@ for setting in $SETTINGS; do
     done
 done
 
-engine="1x1 on this engine, beam ${BEAMS%% *}"
-BASELINES=("fairseq beam 4" "$engine" "ours, greedy")
-SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy --beam 1")
+first=${BEAMS%% *}
+BASELINES=("fairseq beam 4" "ours, beam $first" "ours, greedy")
+SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1"
+    --system "ours, beam $first=--decoding beam --beam $first" --system "ours, greedy=--decoding greedy --beam 1")
 for folder in "$WORK"/interleaved*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     name=$(basename "$folder" "-$PAIR")
@@ -71,8 +72,5 @@ for folder in "$WORK"/interleaved*-"$PAIR"/; do
         SYSTEMS+=(--system "$name, beam $beam=--decoding interleaved --beam $beam --path ${folder}checkpoint_last.pt")
     done
 done
-for beam in $BEAMS; do
-    SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
-done
-in_bf16 "$engine" "ours, greedy"
+in_bf16 "ours, beam $first" "ours, greedy"
 compare --title "Interleaved decoding on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"

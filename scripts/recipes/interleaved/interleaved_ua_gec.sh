@@ -50,10 +50,10 @@ for geometry in $GEOMETRIES; do
 done
 
 first=${BEAMS%% *}
-BASELINES=("fairseq beam 4" "1x1 on this engine, beam $first" "ours, IAD")
-SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, IAD=--decoding iad --beam 1")
+BASELINES=("fairseq beam 4" "ours, beam $first" "ours, IAD")
+SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1"
+    --system "ours, beam $first=--decoding beam --beam $first" --system "ours, IAD=--decoding iad --beam 1")
 for beam in $BEAMS; do
-    SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
     for folder in "$WORK"/interleaved-*x*/; do
         case $folder in *-pretrain/) continue ;; esac
         [ -e "$folder/checkpoint_last.pt" ] || continue
@@ -61,7 +61,7 @@ for beam in $BEAMS; do
             --path ${folder}checkpoint_last.pt")
     done
 done
-in_bf16 "1x1 on this engine, beam $first" "ours, IAD"
+in_bf16 "ours, beam $first" "ours, IAD"
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
 # shellcheck disable=SC2086
