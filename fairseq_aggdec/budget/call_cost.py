@@ -14,7 +14,6 @@ OF_DRAFTS = constants("search/draft_budget.h")
 # 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 # kernels avx2: without instructions for products of bytes one row alone keeps the processor busy, so a further one
 # costs nearly as much as a call (AMD Zen 3): with 5, `gad` took longer than `greedy` in `aggdec bench`.
-# Copies are weighed alike everywhere: with relaxed acceptance their lengths decide what the workers of a job write.
 USUAL = {"kernels": 5.0, "kernels avx2": 2.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds, in positions: three layers of width 256 in the compiled library took as
 # long as two. In 8 bits, where a position costs less, a draft of five tokens has to gain 2.6 with 3+3 layers of
@@ -33,6 +32,20 @@ def with_kernels(by: str) -> str:
     library = kernels()
     avx2 = library is not None and INSTRUCTIONS[library.aggdec_instructions()] == "avx2"
     return f"{by} avx2" if avx2 else by
+
+
+def key_of(compiled: bool, device: str, exact: bool) -> str:
+    """The key of :data:`USUAL` for drafts of one batch.
+
+    Args:
+        compiled: the compiled library decodes.
+        device: kind of the device, where it does not.
+        exact: drafts of any length give the same output. If not, their lengths decide what the workers of a job write,
+            so that all processors weigh them alike.
+    """
+    if not compiled:
+        return device
+    return with_kernels("kernels") if exact else "kernels"
 
 
 def usual_cost(by: str) -> float:

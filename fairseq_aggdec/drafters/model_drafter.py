@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, usual_cost, with_kernels
+from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, key_of, usual_cost
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.in_library import DraftMemory
@@ -69,7 +69,7 @@ class ModelDrafter(DeviceDrafter):
     def start_draft_length(self, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a batch."""
         # Not when the drafter is made: training moves the models after that.
-        by = with_kernels("kernels") if verifier.compiled else state.device.type
+        by = key_of(verifier.compiled, state.device.type, state.exact)
         rows, int8 = len(state.rows), verifier.precision.int8
         self.draft_length.start(rows, by, int8)
         if self.trees is not None:

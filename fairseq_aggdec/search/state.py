@@ -65,6 +65,7 @@ class DecodeState:
 
     Attributes:
         sample: the batch as fairseq's datasets make it.
+        exact: drafts of any length give the same output.
         scores: log-probabilities of the tokens of each sentence in the order of the batch, when all have ended.
     """
 
@@ -72,6 +73,7 @@ class DecodeState:
     eos: int
     device: torch.device
     sample: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = True
     finished: list[Row] = field(default_factory=list)
     scores: Sequence[list[float]] = ()
 

@@ -101,6 +101,22 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     assert compiled.limit(200) < other.limit(200)
 
 
+@pytest.mark.parametrize(
+    ("acceptance", "by"), [("exact", "kernels avx2"), ("top-beta:2:1", "kernels")]
+)
+def test_processors_differ_where_the_output_does_not(
+    acceptance: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_cost, "with_kernels", lambda by: f"{by} avx2")
+    monkeypatch.setitem(USUAL, "kernels avx2", 1.5)
+    task = make_task("iad", acceptance=acceptance)
+    model = make_model(task, 1)
+    generator = task.build_generator([model], generation_options())
+    generator.generate([model], make_batch([[5, 6, 7]]))
+    expected = by if kernels() else "cpu"
+    assert generator.drafter.draft_length.step_cost == USUAL[expected]
+
+
 def hopeless(batches: int = 0) -> CopyLength:
     """Nothing ever stood, and so many batches have been decoded since."""
     known = capped([5], [0], 200)

@@ -11,6 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_aggdec.budget.call_cost import key_of
 from fairseq_aggdec.budget.copy_length import CopyLength
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
@@ -69,7 +70,7 @@ class CopyDrafter(DeviceDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
-        by = "kernels" if verifier.compiled else state.device.type
+        by = key_of(verifier.compiled, state.device.type, state.exact)
         if by == "cuda" and verifier.dtype is not torch.float32:
             by = "cuda half"
         self.draft_length.start(len(state.rows), by)

@@ -17,7 +17,7 @@ from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.acceptance import Acceptance
+from fairseq_aggdec.search.acceptance import Acceptance, exact
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
@@ -113,7 +113,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
         rows, device = self._rows(batch, limits), batch.source.device
-        state = DecodeState(rows, self.eos, device, batch.sample)
+        state = DecodeState(rows, self.eos, device, batch.sample, self.accept is exact)
         restricted = self._start(batch, state, limits)
         drafted, sentences = self.counters.drafted, len(state.rows)
         self._run_loop(state, restricted)
