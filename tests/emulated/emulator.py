@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
-from fairseq_aggdec.kernels.gpu.arguments import words
 from tests.emulated.pages import OnPages, Pages
 from tests.strict.device.bookkeeping import COMPILER, PLAIN
 
@@ -126,14 +125,15 @@ class Emulator:
             RuntimeError: its threads wait for ever, meet at different places, or read what they must not.
         """
         self.launches[name] += 1
-        given = operators.SIGNATURES[name].read(arguments)
+        signature = operators.SIGNATURES[name]
+        given = signature.read(arguments)
         kernel = self.kernels.get(name) or self._kernel(name)
         apart = OnPages(name, given, self.readable[name]) if self.order == EARLY else None
         run = given[0], operators.THREADS[name], min(self.order, RANDOM), self.seed
         if apart is None:
-            said = kernel(words(given), *run, None, 0)
+            said = kernel(signature.words(given), *run, None, 0)
         else:
-            said = kernel(words(apart.given), *run, apart.pages, apart.count)
+            said = kernel(signature.words(apart.given), *run, apart.pages, apart.count)
             apart.put_back()
         self.seed += 1
         if said:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from fairseq_aggdec.kernels.gpu.arguments import Signature
 from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.search.judge.fused import FusedBookkeeping
 from scripts.recipes.gpu import device_counts
@@ -85,6 +89,27 @@ def test_both_write_the_same(
         prefix = device_cases.prefix_of(case, len(sample["id"]))
         assert_equal(ready.decode(sample, prefix), reference, gpu)
     assert isinstance(ready.generator.device_loop.books, FusedBookkeeping) == fused
+
+
+@pytest.mark.parametrize("name", ["greedy, no graphs", "gad, no graphs"])
+def test_arguments_are_checked_once(name: str, gpu: torch.device, tmp_path: Path) -> None:
+    """The same batch again: every kernel is launched by the host, and reads what it has read before."""
+    case, sample = BY_NAME[name], device_cases.batch(3, 3)
+    models, drafter = device_cases.random_models(case, SIZES)
+    ready, launched = device_cases.prepared(case, models, drafter, tmp_path, gpu), list[str]()
+    ready.decode(sample, None)
+
+    def read(signature: Signature, given: Sequence[Any]) -> list[Any]:
+        launched.append(signature.name)
+        return plain(signature, given)
+
+    plain = Signature.read
+    with (
+        mock.patch.object(Signature, "read", read),
+        mock.patch.object(Signature, "_copied", side_effect=AssertionError("it is checked again")),
+    ):
+        ready.decode(sample, None)
+    assert {"product", "attend", "judge"} <= set(launched) and len(launched) > 100
 
 
 @pytest.mark.parametrize("case, most", COUNTED, ids=[case.name for case, _ in COUNTED])

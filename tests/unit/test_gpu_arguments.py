@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import re
 import shutil
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.attention import attend_own
 from fairseq_aggdec.kernels.gpu import operators
-from fairseq_aggdec.kernels.gpu.arguments import LARGEST, PRECISIONS, aligned, words
+from fairseq_aggdec.kernels.gpu.arguments import LARGEST, MOST_KNOWN, PRECISIONS, Signature, aligned
 from fairseq_aggdec.kernels.gpu.operators import SCHEMAS, SIGNATURES
 from fairseq_aggdec.kernels.gpu.products import Norm, normed, product
 from fairseq_aggdec.windows.grid import Sight
@@ -36,10 +38,10 @@ def arguments(name: str, **changed: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_what_can_be_read_is_given_as_it_is(name: str) -> None:
-    given = arguments(name)
-    read = SIGNATURES[name].read(given)
+    given, signature = arguments(name), SIGNATURES[name]
+    read = signature.read(given)
     assert all(one is other for one, other in zip(read, given, strict=True))
-    assert len(words(read)) == 8 * len(given)
+    assert len(signature.words(read)) == 8 * len(given)
 
 
 @needs_compiler
@@ -99,6 +101,57 @@ def test_what_is_only_read_is_copied(name: str, word: str, value: Tensor) -> Non
 def test_what_would_end_the_process_is_refused(name: str, word: str, value: Any) -> None:
     with pytest.raises(RuntimeError, match=f"the kernel {name} cannot read"):
         SIGNATURES[name].read(arguments(name, **{word: value}))
+
+
+def other(value: Any, chance: random.Random) -> Any:
+    """An argument that differs from another one in what a kernel cannot see: it is told a number, or an address."""
+    if not isinstance(value, Tensor):
+        return chance.choice((1, 2, 0, LARGEST, LARGEST + 1, -LARGEST - 1)) if value == 1 else value
+    dtype = chance.choice((value.dtype, *PRECISIONS, torch.int64, torch.int32, torch.bool))
+    rows, width = chance.choice(((1, 64), (2, 64), (1, 12), (3, 8)))
+    behind, step = chance.choice((0, 0, 1, 8)), chance.choice((1, 1, 2))
+    room = torch.zeros(behind + rows * width * step, dtype=dtype)[behind:]
+    made = room.view(rows, width * step)[:, ::step]
+    return chance.choice((made, made, made.t(), made[:1].expand(4, -1), made.to("meta")))
+
+
+def read_by(signature: Signature, given: Sequence[Any]) -> list[bool] | str:
+    """Which arguments a kernel reads as they are given, or why it reads none."""
+    try:
+        found = signature.read(given)
+    except RuntimeError as error:
+        return str(error)
+    return [one is two for one, two in zip(found, given, strict=True)]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_what_was_read_before_lets_nothing_else_through(name: str) -> None:
+    """Arguments that differ in one or two places from those that a kernel has read: it reads what a new one reads."""
+    chance, known, plain = random.Random(name), Signature(name, SCHEMAS[name]), arguments(name)
+    assert all(read_by(known, plain))
+    for _ in range(1000):
+        given = list(plain)
+        for place in chance.choices(range(len(given)), k=chance.choice((1, 1, 2))):
+            given[place] = other(given[place], chance)
+        assert read_by(known, given) == read_by(Signature(name, SCHEMAS[name]), given)
+
+
+def test_what_was_read_before_is_not_checked_again() -> None:
+    given, signature = arguments("product", x=odd(2, 64)), Signature("product", SCHEMAS["product"])
+    with mock.patch.object(signature, "_copied", wraps=signature._copied) as checked:
+        for _ in range(3):
+            found = signature.read(given)
+            assert [one is two for one, two in zip(found, given, strict=True)].count(False) == 1
+            assert checked.call_count == 1
+        for rows in range(3 * MOST_KNOWN):  # it remembers so many
+            signature.read(arguments("product", rows=rows))
+            assert len(signature.known) <= MOST_KNOWN
+        assert checked.call_count == 1 + 3 * MOST_KNOWN
+        wrong = arguments("product", y=HALVES[:, ::2])
+        for _ in range(2):  # nothing is remembered of what was refused
+            with pytest.raises(RuntimeError):
+                signature.read(wrong)
+        assert checked.call_count == 3 + 3 * MOST_KNOWN
 
 
 def test_nothing_is_launched_where_nothing_is_asked() -> None:

@@ -193,14 +193,15 @@ class Driver:
         blocks, _, _, threads, *_, stream, pointers, extra = rest
         assert stream.value == 3
         self.captured(False)
-        return self._run(function, blocks.value, threads.value, pointers, extra)
+        return self._run(function, blocks, threads, pointers, extra)
 
     def _run(self, function: Any, blocks: int, threads: int, pointers: Any, extra: None) -> int:
         if getattr(self.current, "stack", [])[-1:] != [self.CONTEXT]:
             return 201  # an invalid device context
         assert extra is None and threads in operators.THREADS.values()
         kernel = getattr(self.library, f"run_{self.names[function.value - 1]}")
-        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks))
+        (address,) = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[:1]
+        kernel(ctypes.c_void_p(address), ctypes.c_longlong(blocks))
         return 0
 
 

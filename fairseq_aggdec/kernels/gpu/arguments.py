@@ -14,6 +14,8 @@ from torch import Tensor
 # What the source calls the precision of numbers.
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 LARGEST = 2**31 - 1  # number: kernels count with 32 bits
+WORD = 16  # bytes that some kernels read at once
+MOST_KNOWN = 512  # launches of a kernel that are remembered
 # Tensors in the precision that a kernel is told.
 NUMBERS = {
     *(
@@ -33,7 +35,7 @@ NUMBERS = {
     *("features", "written", "bias", "kept", "x", "gain", "shift", "residual", "y"),
 }
 HALF_WORDS = "seen", "hidden", "counts"  # structs of words of 4 bytes; other whole numbers have 8
-# Tensors of which a kernel reads 16 bytes at once, and those whose steps between rows it is told.
+# Tensors of which a kernel reads whole words at once, and those whose steps between rows it is told.
 _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
     "embedding": {"queries", "memory"},
@@ -58,11 +60,11 @@ STEPPED = {
 
 def aligned(x: Tensor) -> bool:
     """Tells whether the numbers of each row are side by side in whole words of 16 bytes, which all rows begin with."""
-    if x.is_contiguous() and x.size(-1) * x.element_size() % 16 == 0:  # the usual case
-        return x.data_ptr() % 16 == 0
+    if x.is_contiguous() and x.size(-1) * x.element_size() % WORD == 0:  # the usual case
+        return x.data_ptr() % WORD == 0
     *rows, last = zip(x.shape, x.stride(), strict=True)
     steps = [last[0], *(step for size, step in rows if size > 1)]
-    words = x.data_ptr() % 16 == 0 and not any(step * x.element_size() % 16 for step in steps)
+    words = x.data_ptr() % WORD == 0 and not any(step * x.element_size() % WORD for step in steps)
     return words and last[1] == 1
 
 
@@ -72,15 +74,25 @@ class Signature:
     Args:
         name: of the kernel.
         schema: of its operator.
+
+    Attributes:
+        parameters: their names, and whether the kernel writes there.
+        known: what of arguments decides whether a kernel can read them -> places of those that are copied first. So
+            arguments like those of an earlier launch are not checked again.
     """
 
     def __init__(self, name: str, schema: str):
-        self.name, found = name, re.findall(r"(\w+)(\(\w!\))?\?? (\w+)[,)]", schema)
+        found = re.findall(r"(Tensor|int|float)(\(\w!\))?\?? (\w+)[,)]", schema)
+        self.name, kinds = name, [kind for kind, _, _ in found]
         self.parameters = [(word, bool(written)) for _, written, word in found]
         words = [word for word, _ in self.parameters]
         self.precision = words.index("precision") if "precision" in words else None
         self.at_once, self.stepped = AT_ONCE.get(name, set()), STEPPED.get(name, set())
         self.numbers = {"logits"} if "logits" in words else NUMBERS
+        self.tensors = [place for place, kind in enumerate(kinds) if kind == "Tensor"]
+        self.integers = [place for place, kind in enumerate(kinds) if kind == "int"]
+        self.struct = struct.Struct("=" + "".join("d" if x == "float" else "q" for x in kinds))
+        self.known = dict[tuple[Any, ...], tuple[int, ...]]()
 
     def read(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments as the kernel reads them; what it only reads is copied where it lies in another way.
@@ -89,19 +101,55 @@ class Signature:
             RuntimeError: the kernel cannot read them.
         """
         found = list(arguments)
-        devices = {value.device for value in found if isinstance(value, Tensor)}
-        known = len(devices) == 1
+        key = self._key(found)
+        copied = self.known.get(key)
+        if copied is None:
+            copied = self._copied(found)
+            if len(self.known) == MOST_KNOWN:
+                self.known.clear()
+            self.known[key] = copied
+        for place in copied:
+            found[place] = _contiguous(found[place])
+        return found
+
+    def words(self, found: Sequence[Any]) -> bytes:
+        """The struct of the parameters that were read: words of 8 bytes, a tensor as its address, ``None`` as 0."""
+        given = list(found)
+        for place in self.tensors:
+            value = given[place]
+            given[place] = 0 if value is None else value.data_ptr()
+        return self.struct.pack(*given)
+
+    def _key(self, found: Sequence[Any]) -> tuple[Any, ...]:
+        """All that :meth:`_copied` asks of arguments."""
+        key = [found[place] for place in self.integers]
+        for place in self.tensors:
+            x = found[place]
+            key.append(
+                x is not None and (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % WORD)
+            )
+        return tuple(key)
+
+    def _copied(self, found: Sequence[Any]) -> tuple[int, ...]:
+        """Places of what is copied before the kernel reads it.
+
+        Raises:
+            RuntimeError: the kernel cannot read it all the same.
+        """
+        devices = {found[place].device for place in self.tensors if found[place] is not None}
+        copied, known = list[int](), len(devices) == 1
         for place, (word, written) in enumerate(self.parameters):
             value = found[place]
             if isinstance(value, Tensor):
                 if not (written or word in self.stepped or self._reads(word, value)):
-                    value = found[place] = value.clone(memory_format=torch.contiguous_format)
+                    copied.append(place)
+                    value = _contiguous(value)
                 known = known and self._reads(word, value) and self._knows(word, value, found)
             elif isinstance(value, int):
                 known = known and -LARGEST <= value <= LARGEST
             if not known:
                 raise RuntimeError(f"the kernel {self.name} cannot read {word} as it is given")
-        return found
+        return tuple(copied)
 
     def _reads(self, word: str, x: Tensor) -> bool:
         if word in self.stepped:
@@ -116,12 +164,6 @@ class Signature:
         return x.dtype is not torch.int32 or word in HALF_WORDS
 
 
-def words(arguments: Sequence[Any]) -> bytes:
-    """The struct of a kernel's parameters: words of 8 bytes, a tensor as its address, ``None`` as 0."""
-    packed = [
-        struct.pack("=d", value)
-        if isinstance(value, float)
-        else struct.pack("=q", value.data_ptr() if isinstance(value, Tensor) else value or 0)
-        for value in arguments
-    ]
-    return b"".join(packed)
+def _contiguous(x: Tensor) -> Tensor:
+    """A copy, contiguous also where ``x`` is not."""
+    return x.clone(memory_format=torch.contiguous_format)

@@ -37,6 +37,7 @@ class _Config(ctypes.Structure):
     )
 
 
+_Pointers = ctypes.c_char_p * 1  # to the parameters of a kernel, of which ours have one
 DEPENDENT = _Attribute(6, 0, (1,))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 _overlapping: set[torch.device] = set()
@@ -83,8 +84,7 @@ class Launcher:
 
     def launch(self, function: Any, parameters: bytes, blocks: int, threads: int) -> None:
         """Launches a kernel on the current stream; ``parameters`` are the bytes of its only one, a struct."""
-        struct = ctypes.create_string_buffer(parameters, len(parameters))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
+        pointers = _Pointers(parameters)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
         size = blocks, 1, 1, threads, 1, 1, 0
         # The driver launches in its current context. A thread has none before it has asked the device for anything.
@@ -95,8 +95,7 @@ class Launcher:
                 config = _Config(*size, stream, ctypes.pointer(DEPENDENT), 1)
                 self.call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
             else:
-                sizes = map(ctypes.c_uint, size)
-                self.call("cuLaunchKernel", function, *sizes, stream, pointers, None)
+                self.call("cuLaunchKernel", function, *size, stream, pointers, None)
             if before is not None:
                 self.captured = self._nodes(stream)
         finally:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS as PRECISIONS
-from fairseq_aggdec.kernels.gpu.arguments import Signature, words
+from fairseq_aggdec.kernels.gpu.arguments import Signature
 from fairseq_aggdec.kernels.gpu.nvrtc import Module, compiling
 from fairseq_aggdec.kernels.switches import GPU, VARIABLE, switches
 
@@ -173,13 +173,13 @@ _kept: list[torch.library.Library] = []
 
 
 def _launch(name: str, *arguments: Any) -> None:
-    given = SIGNATURES[name].read(arguments)
-    blocks, device = given[0], next(value.device for value in given if isinstance(value, Tensor))
-    if blocks:
-        source = SOURCES[name]
-        precision = given[SIGNATURES[name].precision or 0] if source in BY_PRECISION else None
+    signature, source = SIGNATURES[name], SOURCES[name]
+    given = signature.read(arguments)
+    if blocks := given[0]:
+        device = next(value.device for value in given if isinstance(value, Tensor))
+        precision = given[signature.precision or 0] if source in BY_PRECISION else None
         own = module(device, source, precision)
-        own.launch(name, words(given), blocks, THREADS[name])
+        own.launch(name, signature.words(given), blocks, THREADS[name])
 
 
 @functools.cache

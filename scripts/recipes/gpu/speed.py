@@ -29,7 +29,7 @@ from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts import random_models
 from scripts.recipes.gad import replay
 from scripts.recipes.gpu.cold_start import cold_start
-from scripts.recipes.gpu.each_kernel import every_kernel, launches, own_in_graphs
+from scripts.recipes.gpu.each_kernel import every_kernel, launches, own_in_graphs, own_launch
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
 from scripts.recipes.gpu.step_cost import step_cost
@@ -58,6 +58,7 @@ def hardware(plan: Plan) -> Rows:
     device = torch.device("cpu" if plan.rehearse else "cuda")
     one, count = torch.zeros(1, device=device), 10 if plan.rehearse else 2000
     yield {"what": "launch of a small kernel, us", "is": 1e6 * _each(lambda: one.add_(1), count)}
+    yield own_launch(plan, _each)
     yield {"what": "number read by the host, us", "is": 1e6 * _each(one.item, count)}
     if not plan.rehearse:
         graph = torch.cuda.CUDAGraph()

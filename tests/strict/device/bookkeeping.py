@@ -17,7 +17,6 @@ from unittest import mock
 import torch
 
 from fairseq_aggdec.kernels.gpu import launching, nvrtc, operators
-from fairseq_aggdec.kernels.gpu.arguments import words
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 CACHE = Path(__file__).parents[3] / ".cache" / "bookkeeping"
@@ -75,8 +74,9 @@ def in_one_thread(name: str, *arguments: Any) -> None:
     """Runs a kernel, each block as one thread."""
     kernel = getattr(_compiled(), f"run_{name}")
     kernel.argtypes, kernel.restype = (ctypes.c_char_p, ctypes.c_longlong), None
-    given = operators.SIGNATURES[name].read(arguments)
-    kernel(words(given), given[0])
+    signature = operators.SIGNATURES[name]
+    given = signature.read(arguments)
+    kernel(signature.words(given), given[0])
 
 
 @contextmanager
