@@ -29,9 +29,7 @@ PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
 LOSSLESS, BEAM, BOARD = (
     f"tests/equality/test_{name}.py" for name in ("lossless", "beam", "beam_on_device")
 )
-TREES, CACHED, GAD = (
-    f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder", "gad")
-)
+TREES, CACHED = (f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder"))
 RULES, TABLES = "tests/equality/test_rule_cases.py", "tests/unit/test_beam_tables.py"
 ACCEPTANCE = "tests/unit/test_acceptance.py"
 

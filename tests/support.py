@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,24 +46,6 @@ ACTIVATED: dict[
     **{name: {"activation_fn": name} for name in ACTIVATIONS},
     "swish": {"arch": SWISH},
 }
-
-
-def lines_run(action: Callable[[], object]) -> int:
-    """How many lines of Python an action runs: a measure of work that is the same on every machine."""
-    count = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def generation_options(**options: Any) -> Namespace:

@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
 from tests.support import random_sources
 
-ROOT = Path(__file__).resolve().parents[2]
 SENTENCES, HEADS = 9, 4
 ARCHITECTURES = {
     "base": ["--arch", "transformer"],
@@ -219,9 +218,3 @@ def test_traces_show_block_after_block(
     assert max(gained) >= 2  # of a block of at least two
     assert "though the verifier would have written another token" in printed
     assert page.read_text().count("one token at a time") == 2
-
-
-def test_a_sentence_that_is_not_there_is_named(folder: Path) -> None:
-    options = ["--path", str(folder / "heads.pt"), "--sentences", str(SENTENCES)]
-    with pytest.raises(SystemExit, match="the set has sentences 0 to 8 only"):
-        script("trace").main([*data_arguments(folder), "--decoding", "blockwise", *options])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fairseq_cli import train
 
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 from tests.cli.test_tools import script
 
@@ -103,10 +103,6 @@ def test_relaxed_acceptance_says_that_it_is_not_lossless(trained: Trained, draft
 def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     found = trained.generate("nar", "--drafter-path", drafter, "--print-step")
     assert len(found.lines("H")) == 53
-    with pytest.raises(ValueError, match="--variant draft-vocabulary needs a verifier"):
-        trained.generate("nar", "--drafter-path", drafter, "--variant", "draft-vocabulary=9")
-    with pytest.raises(ValueError, match="--int8 drafts needs a verifier"):
-        trained.generate("nar", "--drafter-path", drafter, "--int8", "drafts")
     steps = found.lines("I")
     for name, text in found.texts("H").items():
         tokens = len(text.split()) + 1
@@ -147,20 +143,3 @@ def test_trace_of_trees(
     (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
     assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
     assert "another token" not in printed
-
-
-def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
-    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
-    with pytest.raises(SystemExit, match="--decoding greedy drafts nothing"):
-        script("trace").main([*options, "--decoding", "greedy"])
-
-
-def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:
-    with pytest.raises(ValueError, match=r"--decoding gad needs a drafter.*--drafter-path"):
-        trained.generate("gad")
-    with pytest.raises(CheckpointError, match="is no drafter"):
-        trained.generate("gad", "--drafter-path", trained.checkpoint)
-    with pytest.raises((CheckpointError, ValueError), match="--path"):
-        trained.generate("gad", "--drafter-path", drafter, path=drafter)
-    with pytest.raises(CheckpointError, match=r"--eval-acceptance \S+ is a drafter"):
-        train_drafter(trained, drafter.parent / "never", 1, verifier=drafter)

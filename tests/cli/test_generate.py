@@ -143,17 +143,6 @@ def test_subwords_are_joined(trained: Trained, option: list[str]) -> None:
     assert "@@" not in " ".join([*found.texts().values(), *found.lines("S").values()])
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_alignment(trained: Trained, kind: str) -> None:
-    found, expected = (trained.generate(d, "--print-alignment", kind) for d in ("iad", "stock"))
-    assert found.texts() == expected.texts()
-    ours, theirs = found.lines("A"), expected.lines("A")
-    assert ours.keys() == theirs.keys()
-    for name in theirs:
-        left, right = (re.findall(r"[\d.]+", lines[name]) for lines in (ours, theirs))
-        assert list(map(float, left)) == pytest.approx(list(map(float, right)), abs=1e-3)
-
-
 def test_replace_unk(trained: Trained, tmp_path: Path) -> None:
     """Stock shows the raw text then; it cannot replace a word (it takes the pairs of an alignment for numbers)."""
     arguments = [*preprocess_arguments(trained.folder, tmp_path), "--dataset-impl", "raw"]
@@ -200,12 +189,6 @@ def test_shards_add_up(trained: Trained, stock: Result) -> None:
         assert not union.keys() & shard.keys()
         union |= shard
     assert union == stock.texts()
-
-
-def test_ensemble(trained: Trained) -> None:
-    path = f"{trained.checkpoint}:{trained.early}"
-    found, expected = (trained.generate(d, path=path) for d in ("iad", "stock"))
-    assert found.texts() == expected.texts()
 
 
 def test_summary_ends_the_log(trained: Trained, stock: Result) -> None:

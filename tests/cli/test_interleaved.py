@@ -86,12 +86,3 @@ def test_the_transformer_itself_is_stock_beam_search(trained: Trained) -> None:
     ours = trained.generate("interleaved", "--beam", "4")
     theirs = trained.generate("stock", "--beam", "4")
     assert ours.texts("H") == theirs.texts("H")
-
-
-def test_refusals_come_before_a_sentence_is_decoded(trained: Trained, writer: Path) -> None:
-    with pytest.raises(ValueError, match="--prefix-size does not go with --decoding interleaved"):
-        trained.generate("interleaved", "--prefix-size", "1", path=writer)
-    with pytest.raises(ValueError, match="decodes with --decoding interleaved only"):
-        trained.generate("stock", path=writer)
-    with pytest.raises(ValueError, match="--directions 3"):
-        train_writer(trained, writer.parent / "never", "--directions", "3", updates=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from fairseq_cli import train
 
 from fairseq_aggdec.cli import lattice_tables
-from fairseq_aggdec.compat import CheckpointError
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 
 
@@ -57,41 +55,6 @@ def test_options(trained: Trained, scorer: Path) -> None:
     assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "lattice-candidates=0",
-        "lattice-length-window=-1",
-        "lattice-candidates=2",  # with a window there is no room for a word
-        "lattice-least-probability=1.5",
-    ],
-)
-def test_variants_that_cannot_be_are_refused(trained: Trained, scorer: Path, variant: str) -> None:
-    with pytest.raises(ValueError, match=f"--variant {variant.partition('=')[0][:8]}"):
-        trained.generate("lattice", "--variant", variant, path=scorer)
-
-
 def test_training_resumes(trained: Trained, scorer: Path) -> None:
     result = train_scorer(trained, scorer.parent, updates=202)
     assert result.logged(r"Loaded checkpoint .*checkpoint_last\.pt")
-
-
-def test_refusals_name_option_or_file(trained: Trained, scorer: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lattice_transformer"):
-        trained.generate("lattice")
-    with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
-        trained.generate("stock", path=scorer)
-    with pytest.raises(ValueError, match="--decoder-layers -1"):
-        train_scorer(trained, tmp_path, "--decoder-layers", "-1", updates=1)
-    with pytest.raises((FileNotFoundError, CheckpointError)):
-        train_scorer(trained, tmp_path, "--base-checkpoint", tmp_path / "none.pt", updates=1)
-    header = trained.data / "lattice.src-tgt" / "header.json"
-    kept = header.read_text()
-    changed = json.loads(kept)
-    changed["dictionaries"]["source"] = changed["dictionaries"]["source"] | {"types": 7}
-    header.write_text(json.dumps(changed))
-    try:
-        with pytest.raises(ValueError, match="source"):
-            trained.generate("lattice", path=scorer)
-    finally:
-        header.write_text(kept)

@@ -26,8 +26,6 @@ from scripts.recipes import paper_plots
 from tests.cli.commands import Trained
 from tests.fuzz import audits, cases, run
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def script(name: str) -> ModuleType:
     """A tool of ``aggdec``, or a module of the recipes."""
@@ -305,11 +303,3 @@ def test_the_cost_of_a_call(arguments: list[str], tmp_path: Path) -> None:
     script("scripts.recipes.gpu.step_cost").main([*arguments, "--output", str(output)])
     results = json.loads(output.with_suffix(".json").read_text())["results"]
     assert results["1"]["seconds"]["1"] > 0
-
-
-def test_memory_of_systems(arguments: list[str], tmp_path: Path) -> None:
-    more = ["--systems", "beam1", "iad", "--batch-sizes", "4", "--memory"]
-    script("bench").main([*arguments, *more, "--output", str(tmp_path / "memory")])
-    found = json.loads((tmp_path / "memory.json").read_text())["results"]["4"]
-    assert list(found) == ["fairseq beam 1", "ours, IAD"]
-    assert all(peak > 10 for peak in found.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fairseq_cli import generate, train, validate
+from fairseq_cli import generate, train
 
 from tests.cli.commands import (
     CUT,
@@ -20,31 +20,6 @@ from tests.cli.commands import (
 )
 
 # -- validation and training
-
-
-def losses(result: Result) -> list[str]:
-    """Loss and number of batches of every validation."""
-    found = [re.search(r"valid on '\w+' subset \| loss ([\d.]+)", line) for line in result.log]
-    return [match[1] for match in found if match]
-
-
-def test_validate(trained: Trained) -> None:
-    results = []
-    for task in (PLUGIN, ["--task", "translation"]):
-        arguments = [
-            *task,
-            "--path",
-            trained.checkpoint,
-            "--valid-subset",
-            "test",
-            "--batch-size",
-            "7",
-            "--cpu",
-        ]
-        arguments += ["--no-progress-bar", "--required-batch-size-multiple", "1"]
-        results.append(losses(run(validate.cli_main, trained.data, *arguments)))
-    assert len(results[0]) == 1
-    assert results[0] == results[1]
 
 
 def bleu(result: Result) -> list[float]:

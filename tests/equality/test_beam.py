@@ -17,7 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.windows.draft import Copies
-from tests.equality.test_cached_decoder import OTHERS, VARIANTS
+from tests.equality.test_cached_decoder import VARIANTS
 from tests.rule_cases import WorkingBlocker
 from tests.support import (
     WORDS,
@@ -231,22 +231,6 @@ def test_a_beam_of_one_is_the_loop(copier: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_it_cannot_do_goes_to_stock(
-    copier: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "fairseq_aggdec"):
-        generator = make_task("beam").build_generator(
-            [copier], generation_options(beam=4, **options)
-        )
-    assert not isinstance(generator, BeamGenerator)
-    assert "is left to stock fairseq: --" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "options",
     [{"beam": WORDS + 3}, {"beam": 1, "match_source_len": True, "unkpen": -1.0}],
     ids=["a beam of all words", "unknown words outgrow the source"],
 )
@@ -257,11 +241,3 @@ def test_where_stock_has_ways_of_its_own(
         generator = make_task("beam").build_generator([copier], generation_options(**options))
     assert type(generator) is SequenceGenerator
     assert "is left to stock fairseq: " in caplog.text
-
-
-def test_other_decoders_go_to_stock(caplog: pytest.LogCaptureFixture) -> None:
-    model = make_model(make_task(), 3, **OTHERS["scaled heads"])
-    with caplog.at_level(logging.INFO, "fairseq_aggdec"):
-        generator = make_task("beam").build_generator([model], generation_options(beam=4))
-    assert not isinstance(generator, BeamGenerator)
-    assert "is left to stock fairseq" in caplog.text

@@ -16,7 +16,6 @@ from fairseq_aggdec.engine.heads import FastHeads
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from fairseq_aggdec.windows.draft import Proposing
 from tests.support import (
     assert_same,
@@ -190,30 +189,6 @@ def test_drafts_among_few_types(types: int) -> None:
         blockwise(model, sample, draft_vocabulary=-1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_len_b": 3},
-        {"max_len_b": 1},
-        {"min_len": 6, "max_len_b": 9},
-        {"unkpen": -3.0},
-        {"temperature": 2.0},
-    ],
-    ids=str,
-)
-def test_generation_options(options: dict[str, Any]) -> None:
-    model = headed()
-    sample = make_batch(random_sources(7, 6))
-    assert_same(blockwise(model, sample, **options), stock([model], sample, **options))
-
-
-def test_prefix_tokens() -> None:
-    model = headed()
-    sample = make_batch(random_sources(8, 3))
-    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
-    assert_same(blockwise(model, sample, prefix), stock([model], sample, prefix))
-
-
 @LAYOUTS
 @FIRST
 def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
@@ -257,11 +232,6 @@ def test_fast_heads_in_half_precision(layout: str, identity: bool, dtype: torch.
         found = torch.cat([fast.first(features).unsqueeze(1), fast.others(features, 4)], dim=1)
     assert found.dtype is dtype
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.02)
-
-
-def test_dense_heads_pack_their_hidden_units_once() -> None:
-    fast = FastHeads(headed("dense").decoder.heads)
-    assert fast.first_head is not None and fast.first_head[0] is fast.expand
 
 
 class Oracle:
@@ -350,22 +320,3 @@ def test_options_hold_under_relaxed_acceptance() -> None:
         tokens = hypothesis["tokens"].tolist()
         assert 5 <= tokens.index(2) <= 7
         assert 1 not in tokens
-
-
-def refusal(task: TranslationAggdecTask, models: list[Any]) -> str:
-    with pytest.raises(ValueError) as error:
-        generate(task, models, make_batch([[5, 6]]))
-    return str(error.value)
-
-
-def test_refusals_name_the_option() -> None:
-    model = headed()
-    plain = make_model(make_task(), 1)
-    assert "needs a model with block heads" in refusal(make_task("blockwise"), [plain])
-    assert "--path names several" in refusal(make_task("blockwise"), [model, model])
-    assert "--draft-tokens 9" in refusal(make_task("blockwise", draft_tokens=9), [model])
-    with pytest.raises(ValueError, match="--acceptance top-k:0"):
-        make_task("blockwise", acceptance="top-k:0")
-    assert "needs a task whose symbols are numbers" in refusal(
-        make_task("blockwise", acceptance="distance"), [model]
-    )

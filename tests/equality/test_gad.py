@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
-from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.methods import gad as gad_method
-from fairseq_aggdec.methods.shared import loading
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
     SIZES,
     assert_same,
@@ -91,14 +87,6 @@ def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -
 
 
 @ALL
-def test_drafts_in_8_bits(gad: Any, variant: dict[str, Any]) -> None:
-    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(3, 5))
-    for size in (0, 9):
-        found = gad(drafter(**variant), [verifier], sample, int8="drafts", draft_vocabulary=size)
-        assert_same(found, stock([verifier], sample))
-
-
-@ALL
 @pytest.mark.parametrize("nodes", ["1", "4", "40", "auto"])
 def test_trees(gad: Any, variant: dict[str, Any], nodes: str) -> None:
     verifier, model = make_model(make_task(), 5), drafter(**variant)
@@ -115,52 +103,6 @@ def test_trees_with_prefixes_and_ensembles(gad: Any) -> None:
     options = {"min_len": 5, "unkpen": -1.0}
     found = gad(drafter(), verifiers, sample, prefix, draft_tree="9", **options)
     assert_same(found, stock(verifiers, sample, prefix, **options))
-
-
-def test_wider_trees_save_iterations(gad: Any) -> None:
-    verifier, model = make_model(make_task(), 5), drafter(slot_chain=True)
-    sample = make_batch(random_sources(13, 8))
-    steps = []
-    for nodes in (None, "8", "64"):
-        found = gad(model, [verifier], sample, draft_tree=nodes)
-        steps.append(sum(hypothesis["steps"] for hypothesis in found))
-    assert steps == sorted(steps, reverse=True) and steps[-1] < steps[0]
-
-
-@pytest.mark.parametrize("block_size", ["1", "3", "auto"])
-def test_blocks_smaller_than_trained(gad: Any, block_size: str) -> None:
-    verifier = make_model(make_task(), 5)
-    sample = make_batch(random_sources(3, 5))
-    for variant in VARIANTS.values():
-        found = gad(drafter(**variant), [verifier], sample, block_size=block_size)
-        assert_same(found, stock([verifier], sample))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_len_b": 3},
-        {"max_len_b": 1},
-        {"max_len_a": 1.0, "max_len_b": 0},
-        {"min_len": 6, "max_len_b": 9},
-        {"unkpen": -3.0},
-        {"temperature": 2.0},
-        {"match_source_len": True},
-    ],
-    ids=str,
-)
-def test_generation_options(gad: Any, options: dict[str, Any]) -> None:
-    verifier = make_model(make_task(), 6)
-    sample = make_batch(random_sources(7, 6))
-    expected = stock([verifier], sample, **options)
-    assert_same(gad(drafter(prefix_attention="causal"), [verifier], sample, **options), expected)
-
-
-def test_prefix_tokens_and_ensembles(gad: Any) -> None:
-    verifiers = [make_model(make_task(), seed) for seed in (1, 2)]
-    sample = make_batch(random_sources(8, 3))
-    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
-    assert_same(gad(drafter(), verifiers, sample, prefix), stock(verifiers, sample, prefix))
 
 
 def test_prefixes_longer_than_the_drafter_reads(gad: Any) -> None:
@@ -292,28 +234,3 @@ def test_a_trained_drafter_saves_as_many_iterations_as_ever(gad: Any) -> None:
 
 
 # -- refusals
-
-
-def refusal(task: TranslationAggdecTask, **options: Any) -> str:
-    with pytest.raises(ValueError) as error:
-        generate(task, [make_model(make_task(), 1)], make_batch([[5, 6]]), **options)
-    return str(error.value)
-
-
-def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "--drafter-path" in refusal(make_task("gad"))
-    with pytest.raises(FileNotFoundError, match=r"nothing\.pt"):
-        loading.load_drafter(str(tmp_path / "nothing.pt"), make_task())
-    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
-    options = {"drafter_path": "drafter.pt"}
-    assert "--draft-tokens 6" in refusal(make_task("gad", draft_tokens="6", **options))
-    assert "--draft-tokens many" in refusal(make_task("gad", draft_tokens="many", **options))
-    assert "--draft-tokens auto" in refusal(make_task("nar", draft_tokens="auto", **options))
-    assert "--draft-tree" in refusal(make_task("nar", draft_tree="4", **options))
-    assert "--draft-tree 0" in refusal(make_task("gad", draft_tree="0", **options))
-    assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
-    assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
-    longer = refusal(make_task("gad", **options), match_source_len=True, unkpen=-1.0)
-    assert "--unkpen below 0 with --match-source-len" in longer
-    built = make_task("gad", **options).build_generator([make_model(make_task(), 1)], Namespace())
-    assert isinstance(built.drafter, NarDrafter)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods.config import DecodingConfig
@@ -23,7 +22,6 @@ from tests.support import (
     make_model,
     make_task,
     random_sources,
-    stock,
 )
 from tests.unit.test_interleaving import plain_order
 
@@ -210,15 +208,10 @@ def test_what_cannot_be_honoured_is_refused(option: str, value: Any) -> None:
         search([lively(2, 1)], make_batch([[5]]), **{option: value})
 
 
-def test_values_that_make_no_sense_are_refused() -> None:
+def test_forced_tokens_of_a_call_are_refused() -> None:
     model, sample = lively(2, 1), make_batch([[5]])
-    with pytest.raises(ValueError, match="--variant dedup=-1"):
-        search([model], sample, dedup=-1)
-    with pytest.raises(ValueError, match="--min-len 9 is larger than the maximum length 4"):
-        search([model], sample, min_len=9, max_len_b=4)
     task = make_task()
-    cfg = DecodingConfig()
-    generator = built(cfg, task, [model], generation_options())
+    generator = built(DecodingConfig(), task, [model], generation_options())
     with pytest.raises(ValueError, match="--prefix-size does not go with"):
         task.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([[5]]))
 
@@ -230,13 +223,6 @@ def test_models_that_do_not_fit_are_refused() -> None:
     blockwise = make_model(make_task(), 1, "blockwise_transformer")
     with pytest.raises(ValueError, match="needs a model of --arch interleaved"):
         search([blockwise], sample)
-
-
-def test_stock_search_refuses_slots() -> None:
-    with pytest.raises(ValueError, match="decodes with --decoding interleaved only"):
-        stock([lively(2, 1)], make_batch([[5]]))
-    assert lively(1, 1).decoder.geometry == Geometry()
-    stock([lively(1, 1)], make_batch([[5]]))
 
 
 def test_cache_is_used() -> None:

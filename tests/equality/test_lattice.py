@@ -16,10 +16,9 @@ from fairseq_aggdec.lattice.scoring import EdgeScorer
 from fairseq_aggdec.models.lattice_transformer import ORDERS
 from fairseq_aggdec.search.errors import NonFiniteError
 from tests.random_models import random_tables
-from tests.support import WORDS, generation_options, make_batch, make_model, make_task
+from tests.support import generation_options, make_batch, make_model, make_task
 
 PAD, EOS, UNK = 1, 2, 3
-TYPES = 4 + WORDS
 VARIANTS: dict[str, dict[str, Any]] = {
     "post-norm": {},
     "pre-norm": {"decoder_normalize_before": True},
@@ -281,13 +280,6 @@ def test_a_token_depends_on_no_more_than_the_order_says(order: str, layers: int)
     assert changed.nonzero().flatten().tolist() == [4]  # bigrams at decoding
 
 
-def test_search_word_by_word_is_refused(folder: Path) -> None:
-    model, task = lattice_model(), make_task("stock")
-    generator = task.build_generator([model], generation_options())
-    with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
-        task.inference_step(generator, [model], make_batch(SOURCES))
-
-
 @pytest.mark.parametrize(
     "option",
     ["sampling", "prefix_size", "no_repeat_ngram_size", "retain_dropout", "print_alignment"],
@@ -296,14 +288,3 @@ def test_what_cannot_be_honoured_is_refused(option: str, folder: Path) -> None:
     name = option.replace("_", "-")
     with pytest.raises(ValueError, match=f"^--{name} does not go with --decoding lattice"):
         build([lattice_model()], folder, {}, **{option: 1})
-
-
-def test_wrong_models_and_missing_tables_are_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs a model of --arch lattice_transformer"):
-        build([make_model(make_task(), 1)], folder, {})
-    with pytest.raises(FileNotFoundError, match=r"aggdec lattice-tables"):
-        build([lattice_model()], folder, {"lattice": None})
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        build([lattice_model()], tmp_path / "nothing", {})
-    with pytest.raises(ValueError, match="--min-len 9"):
-        decode([lattice_model()], make_batch(SOURCES), folder, min_len=9, max_len_b=4)

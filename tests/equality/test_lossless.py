@@ -13,7 +13,6 @@ from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft
 from tests.support import (
-    ACTIVATED,
     WORDS,
     assert_same,
     generate,
@@ -137,18 +136,6 @@ def test_a_limit_of_drafts_changes_the_number_of_calls_only(copier: Any) -> None
         accepted[limit] = task.counters.mean_accepted_tokens
     assert 1 < accepted["1"] <= 2
     assert accepted["1"] < accepted["3"] < accepted["all"]
-
-
-@pytest.mark.parametrize("options", ACTIVATED.values(), ids=ACTIVATED)
-def test_activations(options: dict[str, Any]) -> None:
-    """Large products, so that one activation is not nearly another."""
-    model = make_model(make_task(), 3, **options)
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        layer.fc1.weight.data.mul_(5)
-    sources = random_sources(3, 8)
-    expected = stock([model], make_batch(sources))
-    for decoding in ("greedy", "iad"):
-        assert_same(generate(make_task(decoding), [model], make_batch(sources)), expected)
 
 
 def _bias_output(model: Any, token: int, weight: float) -> None:

@@ -5,9 +5,6 @@ Each of them alone is a case of ``tests/rule_cases.py``.
 
 from __future__ import annotations
 
-import logging
-from argparse import Namespace
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -79,31 +76,3 @@ def test_allowed_tokens_are_refused(copier: Any, models: dict[str, Any], method:
             generation_options(),
             prefix_allowed_tokens_fn=lambda *_: [2],
         )
-
-
-def _messages(caplog: pytest.LogCaptureFixture, part: str) -> Sequence[str]:
-    return [record.getMessage() for record in caplog.records if part in record.getMessage()]
-
-
-def test_beam_is_set_to_one_and_said_once(copier: Any, caplog: pytest.LogCaptureFixture) -> None:
-    args = Namespace(beam=5)
-    with caplog.at_level(logging.INFO, logger="fairseq_aggdec"):
-        make_task("iad").build_generator([copier], args)
-    assert args.beam == 1
-    assert len(_messages(caplog, "--beam 5 is taken as --beam 1")) == 1
-
-
-def test_score_reference_goes_to_stock(copier: Any) -> None:
-    generator = make_task("iad").build_generator([copier], generation_options(score_reference=True))
-    assert type(generator).__name__ == "SequenceScorer"
-
-
-def test_steps_and_history(copier: Any) -> None:
-    (found,) = generate(
-        make_task("iad"), [copier], make_batch([[5, 8, 9, 10]]), retain_iter_history=True
-    )
-    assert found["steps"] == len(found["history"])
-    shown = [item["tokens"].tolist() for item in found["history"]]
-    assert shown[0] == [5, 8, 9, 10][: len(shown[0])]  # nothing committed, the source drafted
-    (plain,) = generate(make_task("iad"), [copier], make_batch([[5, 8, 9, 10]]))
-    assert plain["history"] == []

@@ -11,8 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 import fairseq_aggdec
-from tests.pipelines.making import counted
-from tests.pipelines.test_ones_own import assert_equal
+from tests.pipelines.making import assert_equal, counted
 from tests.support import make_batch, make_dictionary, make_model, random_sources
 
 TYPES = 40

@@ -107,27 +107,6 @@ def test_adversarial_drafters(propose: Propose, dtype: torch.dtype) -> None:
 
 
 @HALF
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_len_a": 0.0, "max_len_b": 3},
-        {"min_len": 6, "max_len_b": 9},
-        {"unkpen": -3.0},
-        {"temperature": 2.0},
-        {"no_repeat_ngram_size": 2},
-        {"match_source_len": True},
-    ],
-    ids=str,
-)
-def test_generation_options(options: dict[str, Any], dtype: torch.dtype) -> None:
-    model = make_model(make_task(), 6).to(dtype)
-    sample = make_batch(random_sources(6, 8))
-    expected = decode("greedy", [model], sample, **options)
-    assert_identical(decode("iad", [model], sample, **options), expected)
-    assert_identical(prompted(model, sample, WIDTH, expected, **options), expected)
-
-
-@HALF
 def test_an_ensemble_and_forced_prefixes(dtype: torch.dtype) -> None:
     models = [make_model(make_task(), seed).to(dtype) for seed in (1, 2)]
     sample, prefix = make_batch(random_sources(5, 3)), torch.tensor([[5, 6], [9, 1], [7, 1]])

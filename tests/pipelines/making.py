@@ -153,6 +153,15 @@ def assert_same(found: Run, expected: Run) -> None:
         assert abs(score - wanted) < 1e-4, name
 
 
+def assert_equal(found: Any, expected: Any) -> None:
+    """Equal n-best lists, as generators and hubs give them."""
+    assert len(found) == len(expected) > 0
+    for own, theirs in zip(found, expected, strict=True):
+        assert [h["tokens"].tolist() for h in own] == [h["tokens"].tolist() for h in theirs]
+        for one, other in zip(own, theirs, strict=True):
+            assert abs(float(one["score"]) - float(other["score"])) < 1e-4
+
+
 # -- data
 
 

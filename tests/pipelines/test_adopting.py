@@ -27,6 +27,7 @@ from tests.pipelines.making import (
     BATCHES,
     SEARCH,
     SIZES,
+    assert_equal,
     assert_same,
     counted,
     decode,
@@ -57,14 +58,6 @@ def command(written: tuple[Path, Path], task: str = "translation") -> list[Any]:
 def hub(written: tuple[Path, Path], **options: Any) -> Any:
     data, model = written
     return TransformerModel.from_pretrained(str(model.parent), model.name, str(data), **options)
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    assert len(found) == len(expected)
-    for own, theirs in zip(found, expected, strict=True):
-        assert [h["tokens"].tolist() for h in own] == [h["tokens"].tolist() for h in theirs]
-        for one, other in zip(own, theirs, strict=True):
-            assert abs(float(one["score"]) - float(other["score"])) < 1e-4
 
 
 def test_an_import_alone_changes_no_task(written: tuple[Path, Path]) -> None:
@@ -135,17 +128,6 @@ def test_an_existing_hub(written: tuple[Path, Path]) -> None:
             model.generate(tokens, decoding="nonsense")
         with pytest.raises(TypeError, match="there is no option 'decodin'"):
             fairseq_aggdec.adopt(model, decodin="iad")
-
-
-def test_a_hub_that_is_told_the_user_dir(written: tuple[Path, Path]) -> None:
-    with forgotten():
-        theirs = hub(written)
-        tokens = [theirs.encode(line) for line in sentences()[:4]]
-        expected = theirs.generate(tokens, beam=3, max_len_b=12)
-        model = hub(written, user_dir=fairseq_aggdec.__path__[0])
-        with counted() as taken:
-            assert_equal(model.generate(tokens, beam=3, max_len_b=12), expected)
-        assert taken
 
 
 def stock_generator(written: tuple[Path, Path], **options: Any) -> Any:

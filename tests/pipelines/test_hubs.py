@@ -25,6 +25,7 @@ from tests.pipelines.making import (
     SEARCH,
     SIZES,
     WORDS,
+    assert_equal,
     assert_same,
     counted,
     forgotten,
@@ -48,14 +49,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tokens_of(hub: Any, count: int = 4) -> list[torch.Tensor]:
     return [hub.binarize(line) for line in sentences()[:count]]
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    assert len(found) == len(expected) > 0
-    for own, theirs in zip(found, expected, strict=True):
-        assert [h["tokens"].tolist() for h in own] == [h["tokens"].tolist() for h in theirs]
-        for one, other in zip(own, theirs, strict=True):
-            assert abs(float(one["score"]) - float(other["score"])) < 1e-4
 
 
 def load(model: Path, data: Path, kind: Any = TransformerModel, **options: Any) -> Any:
@@ -132,25 +125,6 @@ def test_bart(data: Path, tmp_path: Path) -> None:
             ):
                 assert [text for text, _ in found] == [text for text, _ in expected]
         assert len(taken) >= 3
-
-
-def test_a_checkpoint_with_older_options(data: Path, tmp_path: Path) -> None:
-    new = write_model(tmp_path / "new.pt", data, "translation", "transformer", *PAIR, *SIZES)
-    state = torch.load(new, weights_only=True)
-    flat: dict[str, Any] = {}
-    for section in ("common", "dataset", "optimization", "checkpoint", "generation", "task"):
-        flat |= {k: v for k, v in state["cfg"][section].items() if v is not None and k != "_name"}
-    flat |= vars(state["cfg"]["model"]) | {"arch": "transformer", "task": "translation"}
-    old = tmp_path / "old.pt"
-    torch.save({**state, "args": Namespace(**flat), "cfg": None}, old)
-    with forgotten():
-        theirs = load(old, data)
-        tokens = tokens_of(theirs)
-        expected = theirs.generate(tokens, **HOW)
-        hub = load(old, data, **OURS)
-        with counted() as taken:
-            assert_equal(hub.generate(tokens, **HOW), expected)
-        assert taken
 
 
 @pytest.fixture

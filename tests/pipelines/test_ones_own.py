@@ -17,7 +17,7 @@ from fairseq.tasks.translation import TranslationTask
 
 import fairseq_aggdec
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from tests.pipelines.making import SIZES, counted, forgotten, write_model, write_text
+from tests.pipelines.making import SIZES, assert_equal, counted, forgotten, write_model, write_text
 
 OPTIONS = {"beam": 4, "max_len_b": 12}
 Found = list[list[dict[str, Any]]]
@@ -54,14 +54,6 @@ class Set:
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Set:
     return Set(tmp_path_factory.mktemp("own"))
-
-
-def assert_equal(found: Found, expected: Found) -> None:
-    assert len(found) == len(expected) > 0
-    for own, theirs in zip(found, expected, strict=True):
-        assert [h["tokens"].tolist() for h in own] == [h["tokens"].tolist() for h in theirs]
-        for one, other in zip(own, theirs, strict=True):
-            assert abs(float(one["score"]) - float(other["score"])) < 1e-4
 
 
 # -- arguments and results

@@ -9,8 +9,8 @@ import pytest
 from fairseq.tasks.translation import TranslationTask
 
 import fairseq_aggdec
-from tests.pipelines.making import counted
-from tests.pipelines.test_ones_own import OPTIONS, Set, assert_equal
+from tests.pipelines.making import assert_equal, counted
+from tests.pipelines.test_ones_own import OPTIONS, Set
 
 
 @pytest.fixture(scope="module")

@@ -149,11 +149,3 @@ def test_heads_on_a_frozen_base_write_what_the_base_wrote(data: Path, base: Path
     )
     assert ours == written
     assert mean_accepted(printed) > 1.1
-
-
-def test_greedy_and_input_guided_equal_stock(data: Path, base: Path) -> None:
-    stock, _ = decode(data, base, "--beam", "1")
-    assert accuracy(stock, data) > LEARNT
-    for decoding in ("greedy", "iad"):
-        ours, _ = decode(data, base, "--decoding", decoding)
-        assert ours == stock

@@ -100,22 +100,6 @@ def as_old_options(state: State) -> State:
     return {**state, "args": argparse.Namespace(**flat), "cfg": None}
 
 
-LOADED: dict[str, Callable[[State], State]] = {
-    "meters": with_meters,
-    "OmegaConf": as_omegaconf,
-    "older options": as_old_options,
-}
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["archive", "old format"])
-@pytest.mark.parametrize("kind", LOADED)
-def test_what_stock_loads_is_loaded(
-    kind: str, old: bool, state: State, data: Path, tmp_path: Path
-) -> None:
-    path = saved(LOADED[kind](state), tmp_path, old)
-    assert outputs(path, data) == outputs(data / "model.pt", data)
-
-
 def test_meters_load_under_their_old_name(state: State, tmp_path: Path) -> None:
     path = saved(with_meters(state), tmp_path, old=True)
     content = path.read_bytes()

@@ -43,13 +43,6 @@ def load(path: str) -> dict:
     return torch.load(path, weights_only=True)
 
 
-def test_command_line_checkpoint_loads(tmp_path: Path) -> None:
-    state = {"cfg": {"model": argparse.Namespace(arch="transformer")}, "model": {"w": torch.eye(2)}}
-    loaded = load(saved(tmp_path / "a.pt", state))
-    assert loaded["cfg"]["model"] == argparse.Namespace(arch="transformer")
-    assert torch.equal(loaded["model"]["w"], torch.eye(2))
-
-
 @pytest.mark.parametrize("name", NUMBER_TYPES)
 def test_numpy_array_and_scalar_load(tmp_path: Path, name: str) -> None:
     array = numpy.array([0, 1, 1], dtype=name)
@@ -81,39 +74,6 @@ def test_spelling_of_either_numpy_loads(tmp_path: Path, module: bytes) -> None:
     assert numpy.asarray(loaded["counts"]).tolist() == [0, 1, 2] and loaded["total"] == 1.5
 
 
-def write_zip(path: Path, content: object) -> None:
-    torch.save(content, path)
-
-
-def write_old_format(path: Path, content: object) -> None:
-    torch.save(content, path, _use_new_zipfile_serialization=False)
-
-
-@pytest.mark.parametrize("write", [write_zip, write_old_format])
-def test_good_checkpoint_passes_and_loads(tmp_path: Path, write: types.FunctionType) -> None:
-    path = tmp_path / "good.pt"
-    options = argparse.Namespace(arch="transformer", encoder_layers=2)
-    history = {
-        "optimizer_name": "FairseqAdam",
-        "lr_scheduler_state": {"best": 1.0},
-        "num_updates": 7,
-    }
-    state = {
-        "cfg": {"model": options, "task": {"_name": "translation"}},
-        "model": {"w": torch.ones(1)},
-        "optimizer_history": [history],
-        "extra_state": {
-            "train_iterator": {"epoch": 1},
-            "metrics": [("default", {"correct": numpy.int64(3)})],
-        },
-    }
-    write(path, state)
-    compat.checked_model(str(path))
-    state = compat.load_checkpoint(str(path), arg_overrides={"encoder_layers": 3})
-    assert state["cfg"]["model"].encoder_layers == 3
-    assert torch.equal(state["model"]["w"], torch.ones(1))
-
-
 def test_missing_file_is_named(tmp_path: Path) -> None:
     assert (
         compat.check_checkpoint(str(tmp_path / "absent.pt")) is None
@@ -131,10 +91,6 @@ def test_pytorch_itself_still_refuses_this_data(tmp_path: Path) -> None:
         assert {"argparse.Namespace", "numpy.dtype"} <= set(get_unsafe_globals_in_checkpoint(path))
     finally:
         compat.register_safe_globals()
-
-
-def test_supported_fairseq_passes() -> None:
-    compat.check_fairseq()
 
 
 def test_other_fairseq_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

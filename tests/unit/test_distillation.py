@@ -13,10 +13,10 @@ import torch
 from fairseq.data import data_utils
 
 from fairseq_aggdec.distill import distillation, distilled_folder
-from fairseq_aggdec.distill.distillation import DistillationError, Filter, Output
+from fairseq_aggdec.distill.distillation import Filter, Output
 from fairseq_aggdec.distill.distilled_folder import DataFolder
 from fairseq_aggdec.distill.shards import Distilled, collect, order_digest
-from fairseq_aggdec.jobs.job import NOTES, Job, UnfinishedError
+from fairseq_aggdec.jobs.job import NOTES, Job
 from tests.support import make_dictionary
 
 SUBSET = "train"
@@ -95,20 +95,6 @@ def test_too_long_sentences_are_known(tmp_path: Path) -> None:
     assert [written is None for written in outputs] == [False, True, True, False]
 
 
-def test_merging_waits_for_all(tmp_path: Path) -> None:
-    batches = random_batches(4)
-    with pytest.raises(UnfinishedError, match="nothing of train"):
-        collect(tmp_path, SUBSET)
-    job = make_job(tmp_path, batches, 2)
-    with pytest.raises(UnfinishedError, match="shard 0 of 2 is not there"):
-        collect(tmp_path, SUBSET)
-    write(tmp_path, batches, 2)
-    collect(tmp_path, SUBSET)
-    job.shard_path(1).unlink()
-    with pytest.raises(UnfinishedError, match="shard 1 of 2 is not there"):
-        collect(tmp_path, SUBSET)
-
-
 # -- filter
 
 
@@ -139,11 +125,6 @@ def test_filter(
 ) -> None:
     written = None if length is None else Output(0, cut, np.full(length, 4, dtype=np.int32))
     assert Filter(**options).reason(source_length, written) == reason
-
-
-def test_counts() -> None:
-    counts = distillation.count_reasons(["cut", None, "empty", "cut", None])
-    assert counts == {"too long": 0, "empty": 1, "cut": 2, "length ratio": 0}
 
 
 # -- data folders
@@ -196,19 +177,6 @@ def test_subset_is_written(pair: str, tmp_path: Path) -> None:
     assert written["mean_length"] == {"source": 3, "distilled": 2.5, "reference": 3}
 
 
-def test_nothing_kept_is_refused(tmp_path: Path) -> None:
-    """fairseq cannot read a set of no pairs."""
-    data = make_folder(tmp_path / "old", [[5, 6]])
-    (tmp_path / "new" / distilled_folder.TEXT).mkdir(parents=True)
-    dictionary = make_dictionary()
-    distilled = Distilled({"subset": "train"}, [None])
-    with pytest.raises(distillation.DistillationError, match="no pair is left of 1"):
-        distilled_folder.write_subset(
-            data, tmp_path / "new", distilled, Filter(), (dictionary, dictionary)
-        )
-    assert not list((tmp_path / "new").glob("train.*"))
-
-
 @pytest.mark.parametrize(
     ("subsets", "copied"),
     [
@@ -233,8 +201,3 @@ def test_other_sets_are_copied(subsets: list[str], copied: set[str], tmp_path: P
     assert found == expected | {"dict.src.txt", "dict.tgt.txt"}
     for name in found:
         assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "old" / name).read_bytes()
-
-
-def test_a_missing_set_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DistillationError, match=r"no dev\.src-tgt\.src"):
-        DataFolder(tmp_path, "src", "tgt").prefix("dev")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.records.gec_score import EditCounts, TokenEdit, corpus_counts, extract_edits
 from scripts.recipes.aggressive.gec_score import (
-    apply_edits,
     copied_runs,
     copy_counts,
     main,
@@ -47,7 +46,10 @@ def test_hand_worked_edits(source: str, target: str, expected: list[tuple[int, i
 
 @given(SENTENCES, SENTENCES)
 def test_edits_turn_source_into_target(source: list[str], target: list[str]) -> None:
-    assert apply_edits(source, extract_edits(source, target)) == target
+    found = list(source)
+    for edit in reversed(extract_edits(source, target)):
+        found[edit.start : edit.end] = edit.correction
+    assert found == target
 
 
 def _counts(source: str, hypothesis: str, *references: str) -> EditCounts:

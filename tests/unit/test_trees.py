@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reference.greedy import best_path
 from tests.reference.growing import candidates, grow
 
 EOS = 2
@@ -58,46 +57,6 @@ def test_the_likeliest_paths_are_taken(seed: int, slots: int, nodes: int, most: 
             torch.tensor([every[path] for path in taken]), torch.tensor(best)
         )
         torch.testing.assert_close(torch.tensor(tree.chances), torch.tensor(best))
-
-
-@pytest.mark.parametrize(
-    ("parents", "stands", "choices", "path"),
-    [
-        # 1 and 2 follow the root, 3 and 4 follow 2; tokens are 10 + node
-        ([0, 0, 2, 2], [0, 0, 0, 0, 0], [99, 99, 99, 99, 99], [0]),
-        ([0, 0, 2, 2], [0, 1, 0, 1, 1], [11, 99, 99, 99, 99], [0, 1]),  # 3 stands on nothing
-        ([0, 0, 2, 2], [0, 1, 1, 0, 1], [11, 99, 99, 99, 99], [0, 1]),  # the verifier's own
-        ([0, 0, 2, 2], [0, 1, 1, 0, 1], [99, 99, 99, 99, 99], [0, 2, 4]),  # else the longest
-        ([0, 0, 2, 2], [0, 1, 1, 1, 1], [99, 99, 99, 99, 99], [0, 2, 3]),  # else the likeliest
-        ([0, 1, 2, 3], [0, 1, 1, 0, 1], [11, 12, 99, 14, 99], [0, 1, 2]),
-    ],
-)
-def test_which_path_stands(
-    parents: list[int], stands: list[int], choices: list[int], path: list[int]
-) -> None:
-    tokens = [10 + node for node in range(5)]
-    assert best_path(parents, stands, tokens, choices) == path
-
-
-@pytest.mark.parametrize("fixed_cost", [0.2, 2.0, 20.0, math.inf])
-def test_a_path_that_does_not_branch_ends_by_the_same_rule(fixed_cost: float) -> None:
-    torch.manual_seed(3)
-    tokens = torch.stack([torch.randperm(9)[:4] + 3 for _ in range(5)]).view(1, 5, 4)
-    scores = 2 * torch.randn(1, 5, 4, 4)
-    scores[:, 0] = scores[:, 0, :1]
-    found = candidates(tokens, scores)
-    whole = grow(found, 0, 5, 999, EOS, branches=False)
-    path = grow(found, 0, 5, 999, EOS, fixed_cost, branches=False)
-    place, expected = 0, []
-    for slot in range(5):  # of each slot the likeliest behind the one before
-        place = found.order[0][slot][place][0]
-        expected.append(found.tokens[0][slot][place])
-    assert whole.tokens == expected and whole.parents == [0, 1, 2, 3, 4]
-    count = len(path.tokens)
-    assert path.tokens == whole.tokens[:count]
-    chances = [math.exp(chance) for chance in whole.chances]
-    rates = [(1 + sum(chances[:nodes])) / (fixed_cost + nodes) for nodes in range(1, 6)]
-    assert count == (5 if fixed_cost == math.inf else 1 + rates.index(max(rates)))
 
 
 @pytest.mark.parametrize("fixed_cost", [0.2, 1.0, 5.0, 20.0])

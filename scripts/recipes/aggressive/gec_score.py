@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from typing import NamedTuple
 from rapidfuzz.distance import Levenshtein
 
 from fairseq_aggdec.records.gec_score import (
-    TokenEdit,
     corpus_counts,
     extract_edits,
     read_sentences,
@@ -75,16 +74,6 @@ class GecScore:
 
 
 # -- edits
-
-
-def apply_edits(source: Sequence[str], edits: Iterable[TokenEdit]) -> list[str]:
-    """The source with the edits (sorted, not overlapping) put in: undoes ``extract_edits``."""
-    result: list[str] = []
-    position = 0
-    for edit in edits:
-        result += [*source[position : edit.start], *edit.correction]
-        position = edit.end
-    return result + list(source[position:])
 
 
 def m2_block(source: str, references: Sequence[str]) -> str:

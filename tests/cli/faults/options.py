@@ -110,6 +110,8 @@ WRONG_MODEL = [
     ("--decoding lattice --path {model} --lattice {tables}", "--path"),
     ("--decoding interleaved --path {lattice}", "--path"),
     ("--decoding blockwise --path {model}", "--decoding blockwise"),
+    ("--decoding blockwise --path {blockwise}:{blockwise}", "--path names several"),
+    ("--decoding gad --path {drafter} --drafter-path {drafter}", "--path"),
     ("--decoding gad --path {model}", "--drafter-path"),
     ("--decoding gad --path {model} --drafter-path {model}", "--drafter-path"),
     ("--decoding gad --path {model} --drafter-path {tmp}/none.pt", "none.pt"),
