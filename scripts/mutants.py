@@ -231,7 +231,7 @@ def first_failure(project: Path, tests: Sequence[str]) -> str | None:
     )
     if done.returncode == 0:
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     if done.returncode != 1 or failed is None:
         raise SystemExit(f"error: the tests did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
     return failed.group(1)

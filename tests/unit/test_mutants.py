@@ -37,7 +37,10 @@ def test_a_mutant_fits(mutant: Any, tmp_path: Path) -> None:
 
 def test_the_first_failure_is_named(tmp_path: Path) -> None:
     test = tmp_path / "test_it.py"
-    test.write_text("def test_a():\n    assert True\n\n\ndef test_b():\n    assert False\n")
+    marked = "import pytest\n\n\n@pytest.mark.parametrize('of', [1], ids=['two words'])\n"
+    test.write_text(f"{marked}def test_a(of):\n    assert of\n\n\ndef test_b():\n    assert 0\n")
     assert mutants.first_failure(tmp_path, ["test_it.py"]) == "test_it.py::test_b"
+    test.write_text(f"{marked}def test_a(of):\n    assert of > 1\n")
+    assert mutants.first_failure(tmp_path, ["test_it.py"]) == "test_it.py::test_a[two words]"
     test.write_text("def test_a():\n    assert True\n")
     assert mutants.first_failure(tmp_path, ["test_it.py"]) is None
