@@ -116,14 +116,8 @@ def test_answers_come_one_by_one_through_a_pipe(trained: Trained) -> None:
 
 
 REFUSALS = {
-    "--decoding gad": "--decoding gad needs a drafter",
     "--decoding iadd": "invalid choice: 'iadd'",
-    "--decoding iad --nbest 2": "--nbest does not go with --decoding iad",
-    "--decoding iad --sampling --nbest 1": "--sampling does not go with --decoding iad",
-    "--decoding lattice": "a lattice needs a model of --arch lattice_transformer",
-    "--decoding blockwise": "blockwise",
     "--decoding greedy --min-len 30": "--min-len 30 is larger than the maximum length",
-    "--decoding gad --drafter-path none.pt": "none.pt",
     "--nope": "unrecognized arguments: --nope",
     "--beem 4": "did you mean --beam?",
     "--max-len-b many": "invalid int value: 'many'",

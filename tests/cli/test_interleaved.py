@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -71,6 +72,22 @@ def test_two_words_per_step(trained: Trained, writer: Path) -> None:
     assert len(texts) == 53
     for name, text in texts.items():
         assert int(steps[name]) >= -(-(len(text.split()) + 1) // 2)
+
+
+def test_a_line_per_step_in_reading_order(trained: Trained, writer: Path) -> None:
+    options = ["--beam", "2", "--min-len", "4", "--print-step", "--retain-iter-history"]
+    found = trained.generate("interleaved", *options, path=writer)
+    steps, texts = found.lines("I"), found.texts("H")
+    traces: dict[str, list[list[str]]] = {}
+    for name, line in re.findall(r"^E-(\d+)_\d+\t(.*)$", found.stdout, re.MULTILINE):
+        traces.setdefault(name, []).append(line.split())
+    assert set(traces) == set(texts)
+    for name, trace in traces.items():
+        words = texts[name].split()
+        assert len(trace) == len(words) // 2 + 1 <= int(steps[name])
+        # From both ends; </s>, which has no word, comes last.
+        assert trace[0] == [words[0], *["<pad>"] * (len(words) - 2), words[-1], "<pad>"]
+        assert trace[-1] == words
 
 
 def test_nbest_and_options(trained: Trained, writer: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -146,12 +145,3 @@ def test_links_of_other_data_are_refused(data: Path, tables: str, tmp_path: Path
         found = refused(TABLES, data, "--links", tmp_path / "links", "--output", tmp_path / "out")
         assert found.endswith(message)
     assert not (tmp_path / "out" / "header.json").exists()
-
-
-def test_tables_of_another_dictionary_are_refused(data: Path, tables: str, tmp_path: Path) -> None:
-    other = tmp_path / "data"
-    shutil.copytree(data, other)
-    path = other / "dict.tgt.txt"
-    path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
-    line = refused(RECALL, other, "--output", tmp_path / "recall")
-    assert "belong to another target dictionary" in line

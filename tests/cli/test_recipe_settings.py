@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT
-from tests.cli.wmt_files import PROGRAMS, RECORDER, calls, recipe, value
+from tests.cli.wmt_files import calls, recipe, recorders, value
 
 # Table 13 of Ge et al., the authors' training script and, for the small set, their drafter of it.
 AUTOREGRESSIVE = (
@@ -103,16 +103,7 @@ def test_super_resolution_in_the_papers_setting(tmp_path: Path) -> None:
     settings |= {"BATCH": "16", "SCHEDULER": "inverse_sqrt", "CLIP": "0", "NOISE": "0"}
     for name, setting in settings.items():
         assert f" {name}={setting} " in printed
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for program in PROGRAMS:
-        (programs / program).write_text(RECORDER)
-        (programs / program).chmod(0o755)
-    env = {
-        "PYTHON": str(programs / "python"),
-        "CALLS": str(tmp_path / "calls"),
-        "WORK": str(tmp_path / "work"),
-    }
+    env = recorders(tmp_path) | {"WORK": str(tmp_path / "work")}
     recipe("super_resolution", **env, **settings, GPUS="1", BLOCK_SIZES="2")
     base, *heads = trained((tmp_path / "calls").read_text().splitlines())
     for line in (base, *heads):

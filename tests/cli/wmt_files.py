@@ -98,20 +98,23 @@ while [ "$#" -gt 1 ]; do
     shift
 done
 """
-PROGRAMS = ("python", "fairseq-train", "fairseq-generate")
+
+
+def recorders(folder: Path) -> dict[str, str]:
+    """Settings with which a recipe only writes into ``calls`` what it would run."""
+    (folder / "bin").mkdir()
+    for program in ("python", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
+        (folder / "bin" / program).write_text(RECORDER)
+        (folder / "bin" / program).chmod(0o755)
+    return {"PYTHON": str(folder / "bin" / "python"), "CALLS": str(folder / "calls")}
 
 
 def calls(folder: Path, name: str, data_set: str, **env: str) -> list[str]:
     """The commands of a recipe whose data are there already; nothing is computed."""
-    work, programs = folder / data_set, folder / "bin"
+    work = folder / data_set
     for made in ("text", "tokens", "subwords", f"data-{data_set.split('-', 1)[1]}"):
         (work / made).mkdir(parents=True)
-    programs.mkdir()
-    for program in PROGRAMS:
-        (programs / program).write_text(RECORDER)
-        (programs / program).chmod(0o755)
-    chosen = {"PYTHON": str(programs / "python"), "CALLS": str(folder / "calls"), **env}
-    result = recipe(name, data_set, work, **chosen)
+    result = recipe(name, data_set, work, **recorders(folder), **env)
     assert result.returncode == 0, result.stderr[-2000:]
     return (folder / "calls").read_text().splitlines()
 

@@ -15,7 +15,6 @@ from tests.equality.test_beam import stock as stock_beam
 from tests.equality.test_blockwise import blockwise, headed
 from tests.support import (
     assert_same,
-    generate,
     generation_options,
     make_batch,
     make_task,
@@ -114,15 +113,6 @@ def test_a_head_reads_its_token_the_source_and_the_heads_before_it() -> None:
 def test_heads_of_other_positions_are_hidden() -> None:
     seen = [[int(not hidden) for hidden in row] for row in other_heads(2, 2, torch.device("cpu"))]
     assert seen == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
-
-
-@NORMS
-def test_proposals_in_8_bits_change_no_output(pre_norm: bool) -> None:
-    model, sample = layered(pre_norm), make_batch(random_sources(4, 5))
-    for nodes in (None, "7"):
-        task = make_task("blockwise", int8="drafts", draft_tree=nodes)
-        assert_same(generate(task, [model], sample), stock([model], sample))
-        assert task.counters.drafted > 0
 
 
 def test_the_first_iteration_drafts_from_what_was_learned_for_it() -> None:

@@ -142,31 +142,6 @@ def test_padded_rows_equal_the_row_alone() -> None:
     torch.testing.assert_close(together, alone, **TOLERANCE)
 
 
-def test_the_mask_follows_length_and_type() -> None:
-    decoder = make_image_model(2).decoder
-    expected = torch.tensor(
-        [[0, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 0, 1], [1, 1, 0, 0, 0]]
-    ).bool()
-    for dtype, length in ((torch.float32, 3), (torch.float32, 5), (torch.float64, 4)):
-        mask = decoder.buffered_future_mask(torch.zeros(length, 1, 1, dtype=dtype))
-        assert mask.dtype == dtype
-        assert torch.equal(mask == -torch.inf, expected[:length, :length])
-        assert (mask[~expected[:length, :length]] == 0).all()
-
-
-@pytest.mark.parametrize("span", SPANS)
-def test_stock_greedy_search_is_greedy_on_the_full_forward(span: int) -> None:
-    model = make_image_model(span)
-    sample = make_batch(random_sources(11, 4))
-    found = stock([model], sample, max_len_b=20, min_len=20)
-    tokens = torch.stack([torch.cat([torch.tensor([2]), row["tokens"]]) for row in found])
-    with torch.no_grad():
-        logits = model(**sample["net_input"], prev_output_tokens=tokens[:, :-1])[0]
-    logits[:, :, [1, 2]] = -torch.inf  # </s> before --min-len, padding ever
-    assert torch.equal(logits.argmax(-1)[:, :20], tokens[:, 1:21])
-    assert (tokens[:, 21] == 2).all()
-
-
 @pytest.mark.parametrize("decoding", ["greedy", "iad"])
 @pytest.mark.parametrize("span", SPANS)
 def test_our_decoders_equal_stock(span: int, decoding: str) -> None:

@@ -112,16 +112,6 @@ def test_a_run_resumes(
     assert "40 decodings in 4 cases" in capsys.readouterr().out
 
 
-def test_every_fourth_case_is_real(tmp_path: Path) -> None:
-    first, second = ["data", "a.pt"], ["other", "b.pt"]
-    some = [run.case_of(seed, True, [first, second]) for seed in range(12)]
-    real = {case.seed: case.real for case in some if case.real}
-    assert real == {3: tuple(first), 7: tuple(second), 11: tuple(first)}
-    assert run.case_of(3, False, []) == Case.of(3)
-    with pytest.raises(SystemExit, match=r"--real: .*missing\.pt does not exist"):
-        run.main(["--real", "data", "missing.pt"])
-
-
 def test_a_bug_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "decode", lambda case: record(case, "BUG"))
     assert run.main(["--cases", "1"]) == 1

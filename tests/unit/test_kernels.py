@@ -209,6 +209,14 @@ def test_the_first_of_the_largest(instructions: str) -> None:
         assert torch.equal(first_largest(x), x.max(-1).indices)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_largest_of_other_types_and_views(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)).to(dtype)
+    turned = torch.randn(30, 3, generator=torch.Generator().manual_seed(2)).to(dtype).t()
+    for rows in (x, x[:, 5:42], turned):
+        assert torch.equal(first_largest(rows), rows.max(-1).indices)
+
+
 @pytest.mark.parametrize("size", [5, 16, 37, 320, 1000])
 @pytest.mark.parametrize("count", [1, 4, 6, 15, 16, 40])
 def test_best_tokens(instructions: str, size: int, count: int) -> None:
