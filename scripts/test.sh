@@ -43,7 +43,7 @@ tests_of() {
         wheel) printf '%s\n' "${wheel[@]}" ;;
         recipes) printf '%s\n' "${recipes[@]}" ;;
         sanitizers)
-            printf 'tests/%s\n' unit/test_{beam_board,drafting_kernels,gpu_logits,gpu_arguments,cross_attention,gpu_attention,gpu_kernels,gpu_products,int8,interleaved_step,kernels,nvrtc,proposer,whole_searches}.py equality/test_cached_decoder.py \
+            printf 'tests/%s\n' unit/test_{beam_board,drafting_kernels,gpu_logits,gpu_arguments,gpu_cases,cross_attention,gpu_attention,gpu_kernels,gpu_products,int8,interleaved_step,kernels,nvrtc,proposer,whole_searches}.py equality/test_cached_decoder.py \
                 equality/test_int8.py::test_batches_and_windows_change_nothing
             ;;
         cli) printf '%s\n' tests/cli/test_*.py | grep -vxF "$(printf '%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}")" ;;

@@ -109,18 +109,6 @@ def first_best(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[:, :count], tokens[:, :count]
 
 
-def test_candidates_are_those_of_operators() -> None:
-    with fused_kernels():
-        for seed in range(300):
-            compare_candidates(seed)
-
-
-def test_steps_in_one_launch_are_those_in_two() -> None:
-    with fused_kernels():
-        for seed in range(150):
-            compare_steps(seed)
-
-
 @pytest.mark.parametrize("name, at_once", [("nothing", True), ("best_step", False)])
 def test_a_board_takes_the_launches_that_run(
     name: str, at_once: bool, monkeypatch: pytest.MonkeyPatch

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,17 +10,10 @@ import torch
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.kernels.switches import VARIABLE
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def compare_cross_attention(seed: int, device: torch.device = CPU) -> None:
@@ -32,12 +23,6 @@ def compare_cross_attention(seed: int, device: torch.device = CPU) -> None:
     heads, size = chance.choice(((1, 8), (3, 40), (2, 64), (1, 128), (2, 128)))
     given = rows, width, heads, size, chance.randint(1, 70), chance.random() < 0.7, seed
     assert attention.cross_alike(dtype, device, *given), (seed, dtype, given)
-
-
-def test_it_gives_what_two_launches_give() -> None:
-    for seed in range(150):
-        compare_cross_attention(seed)
-    assert all(attention.crosses_alike(CPU, dtype) for dtype in PRECISIONS)
 
 
 @pytest.mark.parametrize("name", ["cross_attend", "product", "attend"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,19 +15,11 @@ from fairseq_aggdec.kernels.gpu import embedding, operators
 from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, SourceCopy
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.models.slot_chain import SlotChain
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
-CASES = 200
 ROUNDED = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
@@ -112,21 +102,6 @@ def compare_chains(seed: int, device: torch.device = CPU) -> None:
     best, scores = chain.pairs(features, logits, last)
     plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
     assert torch.equal(chain.choose(features, logits, last).cpu(), plain.cpu()), seed
-
-
-def test_embeddings_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_embeddings(seed)
-
-
-def test_sources_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_sources(seed)
-
-
-def test_chains_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_chains(seed)
 
 
 def test_roundings_do_not_decide_about_the_kernels_of_chains(

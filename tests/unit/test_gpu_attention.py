@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,22 +13,14 @@ from fairseq_aggdec.engine.attention import (
     alike,
     attend_own,
     attend_source,
-    attends_alike,
 )
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, Sight
 from fairseq_aggdec.windows.window import Window
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def window_of(
@@ -75,12 +65,6 @@ def compare_attention(seed: int, device: torch.device = CPU) -> None:
     if chance.random() < 0.3:
         sight = Sight(window.at, mask=mask)
     assert alike(window, numbers, mask, sight, chance.choice([0, attention.FEW_BLOCKS])), seed
-
-
-def test_attention_is_that_of_pytorch() -> None:
-    for seed in range(150):
-        compare_attention(seed)
-    assert all(attends_alike(CPU, dtype) for dtype in PRECISIONS)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)

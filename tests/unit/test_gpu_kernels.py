@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -38,19 +36,10 @@ from fairseq_aggdec.search.judge.fused import FusedBookkeeping, written
 from fairseq_aggdec.search.judge.on_device import Bookkeeping
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 PAD, EOS, UNK, FIRST = 1, 2, 3, 4
-CASES = 300
-
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def twin(board: Board) -> Board:
@@ -214,26 +203,6 @@ def compare_largest(seed: int, device: torch.device = CPU) -> None:
     there = ~x.cpu().isnan().any(1, keepdim=True) & (values[:, :kept] > -torch.inf)
     assert torch.equal(found[there], wanted[:, :kept][there]), seed
     assert found.min() >= 0 and found.max() < types
-
-
-def test_largest_numbers_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_largest(seed)
-
-
-def test_slot_windows_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_slot_windows(seed)
-
-
-def test_iterations_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_an_iteration(seed)
-
-
-def test_copies_are_those_of_operators() -> None:
-    for seed in range(CASES):
-        compare_copies(seed)
 
 
 def test_logits_that_the_kernels_do_not_read_are_judged_by_operators() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,17 +13,10 @@ from fairseq_aggdec.kernels.gpu.products import MOST_NORMED
 from fairseq_aggdec.search.acceptance import AtLeast, TopBeta, exact
 from fairseq_aggdec.search.judge.fused import FusedBookkeeping
 from fairseq_aggdec.search.rules import Rules
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def compare_logits(seed: int, device: torch.device = CPU) -> None:
@@ -40,12 +31,6 @@ def compare_logits(seed: int, device: torch.device = CPU) -> None:
     of_a_part = -(-groups // -(-groups // chance.randint(1, logits.MOST)))
     given = slots, channels, types, of_a_part, chance.random() < 0.5, seed
     assert logits.alike(dtype, device, *given), (seed, dtype, given)
-
-
-def test_it_gives_what_several_launches_give() -> None:
-    for seed in range(150):
-        compare_logits(seed)
-    assert all(logits.projects_alike(CPU, dtype) for dtype in PRECISIONS)
 
 
 @pytest.mark.parametrize("types", [1, 8, 40, 8192, 32768, 33_800, 50_264, 250_002])

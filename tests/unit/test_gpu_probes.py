@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -16,17 +14,10 @@ from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.kernels.gpu import logits, operators, products
 from fairseq_aggdec.kernels.switches import DEPENDENT, GPU_KERNELS, VARIABLE
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 # Of each kernel what it writes, and what it is tried by.

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 from fairseq_aggdec.kernels.gpu import products
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
-from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with fused_kernels(), torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def compare_products(seed: int, device: torch.device = CPU) -> None:
@@ -34,12 +25,6 @@ def compare_products(seed: int, device: torch.device = CPU) -> None:
     outputs = chance.choice((1, 8, 12, chance.randint(1, 40), chance.choice((40, 1544))))
     size = chance.choice((1, 3, 8, 9, 16, 17, 33)), inputs, outputs
     assert products.alike(dtype, device, size, choice), (seed, dtype, size, choice)
-
-
-def test_products_are_those_of_operators() -> None:
-    for seed in range(150):
-        compare_products(seed)
-    assert all(products.computes_alike(CPU, dtype) for dtype in PRECISIONS)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
