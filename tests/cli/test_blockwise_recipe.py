@@ -10,14 +10,10 @@ import pytest
 from fairseq_cli import preprocess
 
 from tests.cli.commands import run
-from tests.cli.wmt_files import recipe
+from tests.cli.wmt_files import SIZES, recipe
 from tests.support import random_sources
 
 SPLITS = {"train": 40, "valid": 6, "test": 5}
-SIZES = " ".join(
-    f"--{side}-layers 1 --{side}-embed-dim 16 --{side}-ffn-embed-dim 16 --{side}-attention-heads 2"
-    for side in ("encoder", "decoder")
-)
 TINY = {
     "SETTINGS": "regular both",
     "BLOCK_SIZES": "2",

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.compat import load_checkpoint
 from scripts.recipes.lattice import recall_table
-from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
+from tests.cli.wmt_files import PAIRS, SIZES, recipe, write_multi30k
 
 SETTINGS = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -19,8 +18,7 @@ SETTINGS = {
     "VOCABULARY": "120",
     "MAX_UPDATE": "2",
     "AVERAGE": "1",
-    "MODEL_FLAGS": "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 "
-    "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2",
+    "MODEL_FLAGS": SIZES,
     "DISTILL_FLAGS": "--keep-cut --max-length-ratio 100",
     "BF16": "0",
 }
@@ -42,15 +40,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_command_again_makes_nothing_anew(made: Path, tmp_path: Path) -> None:
-    """Nor does the other direction make again what both share."""
     work = shutil.copytree(made, tmp_path / "work")
     files = {"WORK": str(work), "FILES": (made.parent / "public").as_uri()}
     result = recipe("multi30k", **files, **SETTINGS)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stderr.count("done already, kept") == 5
-    other = recipe("multi30k", SOURCE="en", TARGET="de", **files, **SETTINGS)
-    assert other.returncode == 0, other.stderr[-2000:]
-    assert other.stderr.count("done already, kept") == 2
     assert not list(work.glob("*.before-*"))
 
 
@@ -88,8 +82,10 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     refused = recipe("blockwise_multi30k", **environment)
     assert refused.returncode == 2
     assert "SAMPLED=1 needs" in refused.stderr
-    reverse = recipe("multi30k", WORK=str(work), SOURCE="en", TARGET="de", **SETTINGS)
+    files = {"WORK": str(work), "FILES": (made.parent / "public").as_uri()}
+    reverse = recipe("multi30k", SOURCE="en", TARGET="de", **files, **SETTINGS)
     assert reverse.returncode == 0, reverse.stderr[-2000:]
+    assert reverse.stderr.count("done already, kept") == 2  # what both directions share
     result = recipe("blockwise_multi30k", **environment)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     summary = json.loads((work / "verifier-greedy-sampled-de-en" / "distillation.json").read_text())
@@ -100,26 +96,6 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     assert exact and all(row["differ"] == 0 for row in exact)
 
     assert Path(f"{output}-equality-both-4.json").exists() and Path(f"{output}-trace.html").exists()
-
-    paper = environment | {"PAPER": "1", "SETTINGS": "regular", "NAME": "-paper"}
-    paper["ANALYSES"] = "audit"
-    result = recipe("blockwise_multi30k", **paper)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    assert result.stderr.count("is there already, kept") == 1
-    audited = json.loads(Path(f"{output}-equality-regular-paper-4.json").read_text())["command"]
-    assert "--reference" in audited and "model-de-en/model.pt" in audited  # of a frozen base
-    refused = recipe("blockwise_multi30k", **paper | {"ANALYSES": "audit table"})
-    assert refused.returncode == 2
-    assert "unknown analysis 'table' in ANALYSES (choose from: audit trace)" in refused.stderr
-    record = json.loads(output.with_suffix(".json").read_text())
-    assert (
-        "regular-paper/4=" in record["command"]
-        and "4-de-en/checkpoint_last.pt" in record["command"]
-    )
-    model = load_checkpoint(str(work / "blockwise-regular-paper-4-de-en" / "checkpoint_last.pt"))
-    args = model["cfg"]["model"]
-    assert (args.head_layout, args.identity_first_head) == ("dense", False)
-    assert model["cfg"]["criterion"]["head_loss"] == "sample"
 
     settings = environment | {"HEADS": str(work / "blockwise-both-4-de-en" / "checkpoint_best.pt")}
     result = recipe("methods_multi30k", **settings | {"OUTPUT": str(tmp_path / "methods")})
@@ -133,9 +109,9 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
 def test_interleaved(made: Path, tmp_path: Path) -> None:
     """Geometries and an ablation are trained and compared; the analyses read what the recipe made."""
     settings = {"SETTINGS": "raw", "LAYERS": "1", "BEAMS": "2", "TEACHER": "greedy"}
-    geometries = {"GEOMETRIES": "1x1 1x2 2x1", "ABLATIONS": "one-by-one"}
+    geometries = {"GEOMETRIES": "1x1 2x1", "ABLATIONS": "one-by-one"}
     rows = run(made, tmp_path, "interleaved_multi30k", **settings | geometries)
-    names = ("1x1-raw-1", "1x2-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
+    names = ("1x1-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
     for name in names:
         assert f"interleaved-{name}, beam 2" in rows
     assert "ours, beam 2" in rows  # what a user would take instead

@@ -36,7 +36,8 @@ def trained(commands: list[str]) -> list[str]:
 @pytest.mark.parametrize("data_set", GAD)
 def test_generalized_aggressive_decoding(tmp_path: Path, data_set: str) -> None:
     archs, dropouts, schedule = GAD[data_set]
-    found = trained(calls(tmp_path, "gad_wmt", data_set, GPUS="1"))
+    commands = calls(tmp_path, "gad_wmt", data_set, GPUS="1")
+    found = trained(commands)
     assert [value(line, "--arch") for line in found] == archs
     assert [value(line, "--dropout") for line in found] == dropouts
     assert all(AUTOREGRESSIVE in line for line in found[:2])
@@ -46,6 +47,23 @@ def test_generalized_aggressive_decoding(tmp_path: Path, data_set: str) -> None:
     direction = data_set.split("-", 1)[1]
     begins = value(found[2], "--init-encoder-from")  # as the authors' encoder_initial.py has it
     assert begins.endswith(f"{data_set}/verifier-{direction}-model/model.pt")
+
+    # Table 8: big models of the same teacher, beside those
+    work, env = tmp_path / data_set, {"PYTHON": str(tmp_path / "bin" / "python"), "GPUS": "1"}
+    result = recipe("gad_wmt", data_set, work, SIZE="big", CALLS=str(tmp_path / "calls"), **env)
+    assert f"stage teacher-{direction}-model: done already" in result.stderr
+    big = (tmp_path / "calls").read_text().splitlines()[len(commands) :]
+    assert [value(line, "--arch") for line in trained(big)] == [
+        *["transformer_vaswani_wmt_en_de_big", "nar_drafter_big"]
+    ]
+    decoded = [line for line in big if line.startswith("fairseq-generate")]
+    assert len(decoded) == 7  # the teacher's is there
+    for line in decoded:
+        assert value(line, "--path") == f"{work}/big-verifier-{direction}-model/model.pt"
+    assert value(decoded[-1], "--drafter-path") == f"{work}/big-drafter-{direction}-model/model.pt"
+    assert value(decoded[-1], "--acceptance") == "top-beta:5:6.0"
+    assert value(commands[-1], "--output") == f"{work}/results-{direction}"
+    assert value(big[-1], "--output") == f"{work}/big-results-{direction}"
 
 
 def test_models_that_are_ready_are_not_trained(tmp_path: Path) -> None:
@@ -73,6 +91,31 @@ def test_models_that_are_ready_are_not_trained(tmp_path: Path) -> None:
         assert sum("--subwords @@" in line for line in commands) == 1
     gone = recipe("gad_wmt", "wmt14-en-de", tmp_path / "3" / "wmt14-en-de", VERIFIER="gone.pt")
     assert gone.returncode != 0
+
+
+def test_block_heads_as_in_the_paper(tmp_path: Path) -> None:
+    """Dense heads on Multi30k, one drawn per minibatch; a model that is there is not audited again."""
+    work, output = tmp_path / "work", tmp_path / "table"
+    base = work / "model-de-en" / "model.pt"
+    there = work / "blockwise-both-4-de-en" / "checkpoint_last.pt"
+    for made in (base, there):
+        made.parent.mkdir(parents=True)
+        made.touch()
+    Path(f"{output}-equality-both-4.json").touch()
+    env = recorders(tmp_path) | {"WORK": str(work), "OUTPUT": str(output), "GPUS": "1"}
+    env |= {"PAPER": "1", "SETTINGS": "regular", "NAME": "-paper", "BLOCK_SIZES": "4"}
+    result = recipe("blockwise_multi30k", ANALYSES="audit", **env)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stderr.count("is there already, kept") == 1
+    learnt, table, audit = (tmp_path / "calls").read_text().splitlines()
+    assert (value(learnt, "--head-layout"), value(learnt, "--head-loss")) == ("dense", "sample")
+    assert "--freeze-base" in learnt and "--identity-first-head" not in learnt
+    model = f"{work}/blockwise-regular-paper-4-de-en/checkpoint_last.pt"
+    assert f" regular/1={base} both/4={there} regular-paper/4={model} " in table
+    assert (value(audit, "--path"), value(audit, "--reference")) == (model, str(base))
+    refused = recipe("blockwise_multi30k", ANALYSES="audit table", **env)
+    assert refused.returncode == 2
+    assert "unknown analysis 'table' in ANALYSES (choose from: audit trace)" in refused.stderr
 
 
 def test_interleaved_decoding(tmp_path: Path) -> None:

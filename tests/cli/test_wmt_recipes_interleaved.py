@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.compat import load_checkpoint
-from tests.cli.wmt_files import PAIRS, recipe, text
+from tests.cli.wmt_files import PAIRS, WIDTHS, recipe, text
 
-TINY = (
-    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
-    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2"
-)
 SETTINGS = {
     "GPUS": "0",
     "MAX_UPDATE": "2",
-    "MODEL_FLAGS": TINY,
+    "MODEL_FLAGS": WIDTHS,
     "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1 --disable-validation",
     "DECODE_FLAGS": "--max-len-a 0 --max-len-b 12",
     "DISTILL_FLAGS": "--max-len-a 0 --max-len-b 12 --keep-cut --max-length-ratio 100",

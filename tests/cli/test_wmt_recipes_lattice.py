@@ -15,12 +15,8 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import ROOT
-from tests.cli.wmt_files import PAIRS, calls, recipe, value, write_wmt14
+from tests.cli.wmt_files import PAIRS, WIDTHS, calls, recipe, value, write_wmt14
 
-SIZES = (
-    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
-    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2"
-)
 # A program with the options of fast_align: word t comes from word t, where there is one.
 DIAGONAL = """
 import sys
@@ -41,7 +37,7 @@ def settings(folder: Path) -> dict[str, str]:
         "MAX_UPDATE": "2",
         "NAT_LAYERS": "1",
         "NAT_LENGTH": "20",
-        "MODEL_FLAGS": SIZES,
+        "MODEL_FLAGS": WIDTHS,
         "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1",
         "DECODE_FLAGS": "--max-len-b 12",
         "PRECISION_FLAGS": "",

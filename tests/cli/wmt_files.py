@@ -30,6 +30,12 @@ WORDS = {
 }
 PAIRS = {"train": 90, "valid": 8, "test": 6}
 NAMES_30K = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+# Flags of fairseq-train for a model of nothing; a recipe chooses the depth of some decoders itself.
+WIDTHS = "--encoder-layers 1 " + " ".join(
+    f"--{side}-embed-dim 16 --{side}-ffn-embed-dim 16 --{side}-attention-heads 2"
+    for side in ("encoder", "decoder")
+)
+SIZES = f"{WIDTHS} --decoder-layers 1"
 
 
 def sentence(language: str, number: int) -> str:
@@ -89,12 +95,12 @@ def recipe(
     )
 
 
-# In place of Python and of fairseq's programs: writes down how it is called, and leaves a checkpoint.
+# In place of Python and of fairseq's programs: writes down how it is called, and leaves checkpoints.
 RECORDER = """#!/bin/bash
 printf '%s ' "$(basename "$0")" "$@" >> "$CALLS"
 printf '\\n' >> "$CALLS"
 while [ "$#" -gt 1 ]; do
-    [ "$1" != --save-dir ] || touch "$2/checkpoint_best.pt"
+    [ "$1" != --save-dir ] || touch "$2"/checkpoint_{best,last}.pt
     shift
 done
 """
