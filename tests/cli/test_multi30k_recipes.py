@@ -109,9 +109,9 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
 def test_interleaved(made: Path, tmp_path: Path) -> None:
     """Geometries and an ablation are trained and compared; the analyses read what the recipe made."""
     settings = {"SETTINGS": "raw", "LAYERS": "1", "BEAMS": "2", "TEACHER": "greedy"}
-    geometries = {"GEOMETRIES": "1x1 2x1", "ABLATIONS": "one-by-one"}
+    geometries = {"GEOMETRIES": "1x1 1x2 2x1", "ABLATIONS": "one-by-one"}
     rows = run(made, tmp_path, "interleaved_multi30k", **settings | geometries)
-    names = ("1x1-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
+    names = ("1x1-raw-1", "1x2-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
     for name in names:
         assert f"interleaved-{name}, beam 2" in rows
     assert "ours, beam 2" in rows  # what a user would take instead
