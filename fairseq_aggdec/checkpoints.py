@@ -43,7 +43,9 @@ DECIDING = (
 LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
-def check_files(cfg: Any, kind: str, chosen: bool = False) -> dict[str, Mapping[Any, Any]]:
+def check_files(
+    cfg: Any, kind: str, chosen: bool = False, known: Mapping[str, Mapping[Any, Any]] | None = None
+) -> dict[str, Mapping[Any, Any]]:
     """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
 
     Args:
@@ -51,9 +53,10 @@ def check_files(cfg: Any, kind: str, chosen: bool = False) -> dict[str, Mapping[
         kind: the task of the plugin that it is, or is derived from.
         chosen: a task of fairseq, which the user has named: it decodes other tasks' checkpoints as stock does, and a
             warning says so.
+        known: file of ``--path`` -> its state, where it has been read and checked by :func:`load_checkpoint`.
 
     Returns:
-        file of ``--path`` -> its state, as it is stored.
+        file of ``--path`` -> its state.
 
     Raises:
         CheckpointError: a file that must not be loaded, or is of another task.
@@ -63,7 +66,7 @@ def check_files(cfg: Any, kind: str, chosen: bool = False) -> dict[str, Mapping[
     if overrides is not None:
         check_overrides(overrides)
     paths = named(cfg, "model_paths", "path")
-    states = check_models(paths, kind, getattr(cfg, "_name", None), chosen)
+    states = check_models(paths, kind, getattr(cfg, "_name", None), chosen, known)
     language_model = named(cfg, "lm_path")
     if language_model is not None and (state := checked_model(language_model)) is not None:
         check_names(state, f"--lm-path {language_model}")
@@ -96,7 +99,11 @@ def check_overrides(text: str) -> None:
 
 
 def check_models(
-    paths: str | None, kind: str, name: str | None = None, chosen: bool = False
+    paths: str | None,
+    kind: str,
+    name: str | None = None,
+    chosen: bool = False,
+    known: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> dict[str, Mapping[Any, Any]]:
     """The states of the files of ``--path``.
 
@@ -107,7 +114,7 @@ def check_models(
 
     states = {}
     for path in split_paths(paths) if paths else ():
-        state = checked_model(path)
+        state = (known or {}).get(path) or checked_model(path)
         if state is None:
             continue
         check_task(state, path, kind, name, chosen)

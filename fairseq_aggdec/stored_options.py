@@ -118,9 +118,16 @@ def options_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def option(state: Mapping[str, Any], *names: str) -> str | None:
     """The first of these options that a checkpoint holds as a text; names in full, as :func:`options_of` gives them."""
-    found = dict(options_of(state))
-    texts = (found.get(name) for name in names)
+    texts = (_at(state.get(root), name) for name in names for root in ("cfg", "args"))
     return next((text for text in texts if isinstance(text, str)), None)
+
+
+def _at(value: Any, name: str) -> Any:
+    """The part of a container of options that has this name in full; None where there is none."""
+    for part in name.split("."):
+        items = {str(key): one for key, one in contained(value) or ()}
+        value = items.get(part)
+    return unwrapped(value)
 
 
 def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -29,22 +29,24 @@ MANY = "translation_multi_simple_epoch"  # M2M-100, NLLB, mBART-50
 APART = "multilingual_translation"  # an encoder, a decoder and a dictionary for each language
 
 
-def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) -> Any:
+def make_task(cfg: Any, states: Mapping[str, Mapping[str, Any]], trained: Mapping[str, Any]) -> Any:
     """The task of a checkpoint, where it is one of many languages; else the plugin's translation task.
 
     Args:
-        cfg: fairseq's configuration of the translation task. trained: the options of the task in the checkpoint.
+        cfg: fairseq's configuration of the translation task.
+        states: of the models, by their files.
+        trained: the options of the task in the first of them.
     """
-    name = option(state, "task._name", "task")
+    name = option(next(iter(states.values())), "task._name", "task")
     if name not in (MANY, APART):
-        return TranslationAggdecTask.setup_task(cfg.task)
+        return TranslationAggdecTask.setup_task(cfg.task, known=states)
     own = {name: cfg.task[name] for name in (*NAMES, "data", "source_lang", "target_lang")}
     args = Namespace(**{**trained, **own, "bf16": cfg.common.bf16, "path": cfg.common_eval.path})
     _find_moved(args)
     for side in ("left_pad_source", "left_pad_target"):
         if name == APART and hasattr(args, side):
             setattr(args, side, str(getattr(args, side)))  # which fairseq evaluates
-    check_files(args, name, chosen=True)
+    check_files(args, name, chosen=True, known=states)
     kind = TASK_REGISTRY[name]
     task = getattr(kind, "taken_over", kind).setup_task(args)
     if name == APART:

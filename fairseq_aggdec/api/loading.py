@@ -136,7 +136,7 @@ def from_pretrained(
     _set(cfg.task, "drafter_path", None if drafter_path is None else os.fspath(drafter_path))
     cfg.common.bf16 = precision is torch.bfloat16
     place = _device(device)
-    task = make_task(cfg, states[0], _trained(saved))
+    task = make_task(cfg, dict(zip(paths, states, strict=True)), _trained(saved))
     task.summary_at_exit = True  # who calls from Python asks for the summary
     whole = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
     if precision is torch.float16:

@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +20,7 @@ from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
 from fairseq_aggdec.methods.table import method_of
-from fairseq_aggdec.packed.files import CHECKPOINT
+from fairseq_aggdec.packed.files import CHECKPOINT, stamp
 from fairseq_aggdec.packed.folder import is_folder
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
@@ -80,7 +79,7 @@ class FilesBefore:
                 inside = [*place.glob("*"), *place.glob("*/*")] if place.is_dir() else []
                 for file in (place, *inside):
                     with contextlib.suppress(OSError):  # another worker's, which is gone
-                        self.seen[file] = stamp(file.stat())
+                        self.seen[file] = stamp(file)
 
     def digest(self, paths: Sequence[Path]) -> str:
         """Digest of one of the files, as of :func:`digest`.
@@ -90,7 +89,7 @@ class FilesBefore:
         """
         found = digest(paths)
         for path in paths:
-            if self.seen.get(path) != stamp(path.stat()):
+            if self.seen.get(path) != stamp(path):
                 raise BulkError(
                     f"{path} was replaced while it was being loaded: outputs would be of two models, so start again"
                 )
@@ -102,11 +101,6 @@ class FilesBefore:
             return value
         path = Path(value, CHECKPOINT) if is_folder(value) else Path(value)
         return self.digest([path]) if path.is_file() else value
-
-
-def stamp(status: os.stat_result) -> tuple[int, ...]:
-    times = status.st_mtime_ns, status.st_ctime_ns
-    return status.st_dev, status.st_ino, status.st_size, *times
 
 
 def refuse_clocked_drafts(cfg: DictConfig) -> None:

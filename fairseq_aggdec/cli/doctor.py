@@ -176,7 +176,7 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
         return
     yield "memory", memory_of(state["model"])
     saved = state.get("cfg") or {}
-    task = make_task(make_config([path], str(data), "beam", 5, saved, {}), state, trained)
+    task = make_task(make_config([path], str(data), "beam", 5, saved, {}), {path: state}, trained)
     model = load_model(path, state, task)
     model.eval()
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6

@@ -165,19 +165,19 @@ class Verifier:
                 member.refresh()
 
     def warm_up(self) -> bool:
-        """Decodes a few tokens of a made-up sentence, so that the first batch does not wait for PyTorch's set-up.
+        """Decodes a few tokens of a made-up sentence, so that the first batch does not wait for a GPU's set-up.
 
         Returns:
-            whether a sentence was encoded; not if a model is not packed.
+            whether a sentence was encoded; not if a model is not packed, or on a CPU.
         """
         model = self.members[0].model
-        if any(member.stock_only for member in self.members):
+        device = next(model.parameters()).device
+        if device.type == "cpu" or any(member.stock_only for member in self.members):
             return False
         if not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
             return False  # its sources may be no token ids
         longest = model.encoder.max_positions(), model.decoder.max_positions()
         most = min(*longest, self.strict or WARM_UP)
-        device = next(model.parameters()).device
         with torch.inference_mode():
             paddings = {
                 getattr(part, "padding_idx", None) for part in (model.encoder, model.decoder)

@@ -102,6 +102,13 @@ def _sums(whole: Tensor) -> Iterator[int]:
             free(part.data_ptr(), part.nbytes // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """Place on the disk, size and times of change of a file: whoever writes to it or replaces it changes one."""
+    status = path.stat()
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, *times
+
+
 def digest(path: Path) -> str:
     """Digest of a file's bytes, at the speed of memory: against accidents, not against a forger."""
     whole = hashlib.sha256()

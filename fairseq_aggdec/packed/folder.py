@@ -8,8 +8,10 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import torch
@@ -28,12 +30,17 @@ from fairseq_aggdec.packed.files import (
     digest,
     mapped,
     read_tensors,
+    stamp,
     write_tensors,
 )
 
 logger = logging.getLogger(__name__)
 
 KINDS = ("fp32", "int8", "bf16")
+# Beside the others: file -> its digest, and its stamp when it had that digest.
+COMPARED = "compared.json"
+# Nanoseconds without a change before a stamp is kept: of a younger file the clock could miss the next change.
+SETTLED = 3 * 10**9
 TEXT_FILES = (
     "dict.*.txt",
     "dict.txt",
@@ -141,6 +148,8 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 def open_folder(path: str | os.PathLike[str]) -> PackedFolder:
     """Opens a folder, after every byte in it was compared with what was written.
 
+    Files that nobody has written to since they were compared are not read again; the file of stamps says so.
+
     Raises:
         CheckpointError: a file is damaged, cut or missing.
     """
@@ -152,15 +161,39 @@ def open_folder(path: str | os.PathLike[str]) -> PackedFolder:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _damaged(folder / ABOUT, folder, error) from None
     old = about["version"] != VERSION
+    known, found = _compared(folder), {}
     for name, wanted in about["files"].items():
         if old and name == WEIGHTS:
             continue
         try:
-            if digest(folder / name) != wanted:
+            found[name] = [wanted, *stamp(folder / name)]  # before the file is read
+            if known.get(name) != found[name] and digest(folder / name) != wanted:
                 raise ValueError("its contents are not those that were written")
         except (OSError, ValueError, RuntimeError) as error:
             raise _damaged(folder / name, folder, error) from None
+    if known != found:
+        _keep(folder, found)
     return PackedFolder(folder, about["kind"], None if old else _stored(folder, about))
+
+
+def _compared(folder: Path) -> Mapping[str, Any]:
+    """What :func:`_keep` wrote."""
+    try:
+        found = json.loads((folder / COMPARED).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(folder: Path, found: Mapping[str, Sequence[Any]]) -> None:
+    """Writes digests and stamps of files, if all have settled and the folder can be written to."""
+    last = max(time for one in found.values() for time in one[-2:])
+    if time_ns() - last < SETTLED:
+        return
+    made = folder / f"{COMPARED}.{os.getpid()}"  # other processes may write it too
+    with suppress(OSError):
+        made.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        made.replace(folder / COMPARED)
 
 
 def _stored(folder: Path, about: Mapping[str, Any]) -> Stored | None:
@@ -239,7 +272,8 @@ def _copy_texts(folder: Path, texts: Sequence[Path]) -> list[str]:
     for place in texts:
         for pattern in TEXT_FILES:
             found |= {path.name: path for path in sorted(place.glob(pattern)) if path.is_file()}
-    found.pop(ABOUT, None)
+    for own in (ABOUT, COMPARED):
+        found.pop(own, None)
     for name, path in found.items():
         shutil.copyfile(path, folder / name)
     return list(found)

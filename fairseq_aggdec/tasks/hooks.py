@@ -68,8 +68,13 @@ class Hooks(FairseqTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
-        """fairseq's, after the files that the command names and the options have been checked."""
-        states = check_files(cfg, cls.kind, chosen=cls.taken_over is not None)
+        """fairseq's, after the files that the command names and the options have been checked.
+
+        Args:
+            **kwargs: fairseq's; ``known`` is that of :func:`~fairseq_aggdec.checkpoints.check_files`.
+        """
+        known = kwargs.pop("known", None)
+        states = check_files(cfg, cls.kind, cls.taken_over is not None, known)
         check_options({"cfg": {"task": cfg}}, GIVEN)
         given = [named(cfg, name) for name in ("source_lang", "target_lang")]
         task = cls._set_up(cfg, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.kernels import library, stored
 from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS
-from fairseq_aggdec.packed.folder import checkpoints, open_folder
+from fairseq_aggdec.packed import folder as packed_folder
+from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS, digest
+from fairseq_aggdec.packed.folder import COMPARED, checkpoints, open_folder
 from scripts import random_models
 from tests.support import make_dictionary
 from tests.unit.test_one_copy import SMALL
@@ -179,6 +181,69 @@ def test_damage_is_refused(folder: Path, tmp_path: Path) -> None:
     assert open_folder(sound).stored is not None
 
 
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has files count as written long ago."""
+    monkeypatch.setattr(packed_folder, "SETTLED", -(10**9))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files whose sums are taken."""
+    names: list[str] = []
+
+    def noted(path: Path) -> str:
+        names.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(packed_folder, "digest", noted)
+    return names
+
+
+def test_files_are_compared_once(
+    folder: Path, tmp_path: Path, settled: None, read: list[str]
+) -> None:
+    """Until somebody writes to one, even one who sets its times back."""
+    sound = tmp_path / "sound"
+    pack(folder / "model.pt", folder, sound, "int8")
+    read.clear()
+    open_folder(sound)
+    assert sorted(read) == sorted(open_about(sound)["files"])
+    read.clear()
+    open_folder(sound)
+    assert read == []
+    (sound / COMPARED).write_text("[" * 9)
+    open_folder(sound)
+    assert len(read) == len(open_about(sound)["files"])
+    weights = sound / WEIGHTS
+    before, times = weights.read_bytes(), weights.stat()
+    weights.write_bytes(damaged(before, 0, random.Random(2)))
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        open_folder(sound)
+    other = tmp_path / "other"
+    other.write_bytes(before)
+    other.replace(weights)
+    read.clear()
+    assert open_folder(sound).stored is not None
+    assert read == [WEIGHTS]
+
+
+def test_files_that_are_being_written_are_compared_again(
+    folder: Path, tmp_path: Path, read: list[str]
+) -> None:
+    pack(folder / "model.pt", folder, tmp_path / "out", "int8")
+    for _ in range(2):
+        read.clear()
+        open_folder(tmp_path / "out")
+        assert read
+
+
+def open_about(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
+    return found
+
+
 @pytest.mark.parametrize(
     "change", [{"layout": {"strip": 8, "depth": 4, "apart": 2}}, {"version": 0}]
 )
@@ -188,7 +253,7 @@ def test_another_layout_is_packed_anew(
     from fairseq_aggdec.packed.folder import _of
 
     pack(folder / "model.pt", folder, tmp_path / "out", "int8")
-    about = json.loads((tmp_path / "out" / ABOUT).read_text()) | change
+    about = open_about(tmp_path / "out") | change
     del about["digest"]
     (tmp_path / "out" / ABOUT).write_text(json.dumps(about | {"digest": _of(about)}))
     packing.clear()

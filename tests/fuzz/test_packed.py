@@ -11,6 +11,7 @@ import pytest
 from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.packed import folder as packed_folder
 from scripts import random_models
 from tests.equality.test_packed import damaged, outputs
 from tests.fuzz import budget
@@ -21,7 +22,11 @@ HERE = "tests/fuzz/test_packed.py"
 
 
 @pytest.mark.skipif(kernels() is None, reason="there are no compiled kernels")
-def test_damage_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+def test_damage_is_refused_or_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are damaged after they were opened, as long as possible after that."""
+    monkeypatch.setattr(packed_folder, "SETTLED", -(10**9))
     for language in (random_models.SOURCE, random_models.TARGET):
         make_dictionary().save(str(tmp_path / f"dict.{language}.txt"))
     model = tmp_path / "model.pt"
@@ -35,6 +40,7 @@ def test_damage_is_refused_or_changes_nothing(tmp_path: Path) -> None:
         chance, case = random.Random(seed), tmp_path / "case"
         kind = chance.choice(sorted(kinds))
         shutil.copytree(kinds[kind], case)
+        packed_folder.open_folder(case)
         for _ in range(chance.choice([1, 1, 1, 2])):
             one, other = (chance.choice(sorted(case.iterdir())) for _ in range(2))
             content = one.read_bytes()

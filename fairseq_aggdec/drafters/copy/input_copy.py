@@ -140,7 +140,8 @@ class InputCopyDrafter(CopyDrafter):
     ):
         super().__init__(target.eos() if eos is None else eos, match)
         self.symbols = Symbols.of(source, target, symbols)
-        self.to_target, self.tags = self.symbols.to_target, self.symbols.tags
+        self.to_target = self.symbols.to_target
+        self.source = source
         self.source_pad, self.source_eos = source.pad(), source.eos()
 
     def copied(self, sample: Mapping) -> list[list[int]]:
@@ -157,13 +158,17 @@ class InputCopyDrafter(CopyDrafter):
             last -= 1
         while first < last and ids[first] == self.source_pad:
             first += 1
-        if last > first and ids[last - 1] in self.tags:
+        if last > first and self._is_tag(ids[last - 1]):
             last -= 1
         if last > first and ids[last - 1] == self.source_eos:
             last -= 1
-        if last > first and ids[first] in self.tags:
+        if last > first and self._is_tag(ids[first]):
             first += 1
         return tokens[first:last]
+
+    def _is_tag(self, token: int) -> bool:
+        """Tells whether a token names the language of its sentence."""
+        return TAG.fullmatch(self.source[token]) is not None
 
 
 def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
@@ -171,8 +176,11 @@ def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
 
     ``unk`` maps to ``unk``: the source's unknown words are often unknown in the output too.
     """
-    ids = target.indices
-    mapped = torch.tensor([ids.get(one, NEVER_DRAFTED) for one in source.symbols], device=HOST)
+    ids, symbols = target.indices, source.symbols
+    if symbols == target.symbols and len(ids) == len(symbols):
+        mapped = torch.arange(len(symbols), device=HOST)
+    else:
+        mapped = torch.tensor([ids.get(one, NEVER_DRAFTED) for one in symbols], device=HOST)
     for special in (source.bos(), source.pad(), source.eos()):
         mapped[special] = NEVER_DRAFTED
     return mapped
@@ -186,14 +194,12 @@ class Symbols:
         source, target: the dictionaries.
         size: of both together; tasks add symbols to them.
         to_target: :func:`symbol_map`.
-        tags: source ids of tags of languages, which stand before or behind the text.
     """
 
     source: Dictionary
     target: Dictionary
     size: int
     to_target: Tensor
-    tags: set[int]
 
     @classmethod
     def of(cls, source: Dictionary, target: Dictionary, known: Symbols | None = None) -> Symbols:
@@ -201,11 +207,4 @@ class Symbols:
         size = len(source) + len(target)
         if known and known.source is source and known.target is target and known.size == size:
             return known
-        like = (
-            "__",
-            "[",
-            "<",
-        )  # far faster than the pattern, of which most of 256,000 symbols are none
-        symbols = source.indices.items()
-        tags = {at for one, at in symbols if one.startswith(like) and TAG.fullmatch(one)}
-        return cls(source, target, size, symbol_map(source, target), tags)
+        return cls(source, target, size, symbol_map(source, target))
