@@ -29,7 +29,7 @@ SETTINGS = re.compile(
     r"\(\d+(?:, \d+(?:\.\d+)?)?\)"  # (3, 1.0): beta and tau; (2, 1): directions and words; (5): another k
     r"|\b[kNc] = \d+(?:, \d+)*|\bbeam \d|\b(?:beta|tau) \d(?: to \d)?|\btop-\d|\bminimum of \d"
     r"|\bbatch(?:es of)? \d+(?:, \d+)*(?: and \d+)?|\bat 32\b|\(8 and 32\b|\b\d threads?"
-    r"|\b(?:fp16|fp32|bf16|H200|F0\.5|Table \d)|\bratio of 0\.2\b|\b\d+ to \d+(?: words| tokens|$)"
+    r"|\b(?:fp16|fp32|bf16|H200|F0\.5|ROUGE-1|Table \d)|\bratio of 0\.2\b|\b\d+ to \d+(?: words| tokens|$)"
 )
 IN_PROSE = {"0.8", "1.0", "3.0", "0.6", "0.1", "0.3"}  # settings of training and of GAD++
 

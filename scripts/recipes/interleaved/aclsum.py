@@ -5,7 +5,7 @@
 
 writes ``{train,val,test}.{source,target}``. People have summarised the challenge, the approach and the outcome of 250
 papers in a sentence each, 300 for training. A source is the sentences of the paper that they marked for that. So few
-summaries train no summariser: they are for times, and for a recipe on data that people wrote.
+summaries train a bad summariser: the table is for times, and for a recipe on data that people wrote.
 """
 
 from __future__ import annotations
