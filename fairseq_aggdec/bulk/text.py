@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 # Bytes: a file without ends of lines is no text, and must not fill the memory.
 LONGEST_LINE = 1 << 20
 GZIP = ".gz"
+OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".xz", ".zip", ".zst"}  # which are not written
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # of a file that is cut or none of gzip
 CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at once
 

@@ -77,6 +77,10 @@ class BulkPlaces:
             raise BulkError(f"--input-file: there is no file {self.source}")
         if not self.target.parent.is_dir():
             raise BulkError(f"--output-file: there is no folder {self.target.parent}")
+        if self.target.suffix in text.OTHER_ARCHIVES:
+            raise BulkError(
+                f"--output-file: {self.target} would be plain text: of archives only {text.GZIP} is written"
+            )
         if self.target.is_dir():
             raise BulkError(f"--output-file: {self.target} is a folder")
         if self.parts.exists() and not self.parts.is_dir():

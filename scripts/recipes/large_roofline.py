@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from fairseq_aggdec.kernels.huge_pages import use_huge_pages
 from fairseq_aggdec.kernels.library import Product
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
@@ -75,8 +76,9 @@ def fastest(call: Callable[[], object], times: int = 5) -> float:
 
 def read_speed() -> float:
     """Bytes a second that one core reads from memory."""
-    numbers = torch.ones(1 << 28)
-    return numbers.nbytes / fastest(numbers.max)
+    numbers, vector = torch.ones(1 << 14, 1 << 14), torch.ones(1 << 14)
+    use_huge_pages(numbers.data_ptr(), numbers.nbytes)  # as packed weights have them
+    return numbers.nbytes / fastest(lambda: torch.mv(numbers, vector))
 
 
 def product_speed(form: str, rows: int) -> float:
@@ -143,7 +145,7 @@ def main() -> None:
     table = "\n".join([limits + ".", "", HEAD, *(bound.row() for bound in found)])
     print(table)
     if args.output:
-        command = machine.command("python -m scripts.recipes.large_roofline", sys.argv[1:])
+        command = machine.command("scripts.recipes.large_roofline", sys.argv[1:])
         title = "Limits at the size of NLLB-600M"
         write_table(args.output, title, command, table, [asdict(bound) for bound in found])
 

@@ -103,7 +103,7 @@ def main() -> None:
     table = "\n".join([HEAD, *(start.row() for start in found)])
     print(table)
     if args.output:
-        command = machine.command("python -m scripts.recipes.large_start", sys.argv[1:])
+        command = machine.command("scripts.recipes.large_start", sys.argv[1:])
         title = "Start of a large model"
         write_table(args.output, title, command, table, [asdict(start) for start in found])
 

@@ -136,6 +136,7 @@ def text_cases() -> list[Case]:
         ("the output is the input", given + " --output-file {tmp}/in", "in exists", text),
         ("no folder for the output", given + " --output-file {tmp}/none/x", "no folder", text),
         ("somebody's files in the way", given, "out.parts", with_text("out.parts/file")),
+        ("an archive of another kind", given + " --output-file {tmp}/x.zst", "x.zst", text),
         ("no input", given + " --input-file {tmp}/none", "none", text),
         ("no output", "--path {model} --input-file {tmp}/in", "--output-file", text),
         ("a model for an input", given + " --input-file {model}", "UTF-8", text),
