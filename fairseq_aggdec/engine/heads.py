@@ -279,37 +279,26 @@ class DecoderHeads:
         block_size: int,
         proposing: Proposing = AS_VERIFIED,
         chosen: Tensor | None = None,
-        rows: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Features (R, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (R, C_out).
 
         Args:
-            features: of one position in each of R rows of the batch.
+            features: of one position in each of the first R rows of the batch.
             block_size: heads, head 1 among them.
             proposing: how they are computed.
             chosen: (R,) int64, the tokens of head 1 there, which the layers of the heads read.
-            rows: which of the batch; None: the first R.
         """
-        others = self.proposed_features(features, block_size, proposing, chosen, rows)
+        self._propose_as(proposing)
+        others = self._others(features, block_size, proposing, chosen)
         logits = self.packed.draft_projection(proposing)(others.flatten(0, 1))
         return others, logits.unflatten(0, others.shape[:2])
 
-    def proposed_features(
-        self,
-        features: Tensor,
-        block_size: int,
-        proposing: Proposing,
-        chosen: Tensor | None = None,
-        rows: Sequence[int] | None = None,
+    def _others(
+        self, features: Tensor, block_size: int, proposing: Proposing, chosen: Tensor | None
     ) -> Tensor:
-        """Features of :meth:`propose` alone: (R, ``block_size`` - 1, C_out)."""
-        self._propose_as(proposing)
         if self.decoder.head_layers is None:
             return self.drafting.others(features, block_size)
         assert chosen is not None
         layers = self._head_layers(proposing)
-        sentences = self.sentences[: features.size(0)]
-        if rows is not None:
-            sentences = [self.sentences[row] for row in rows]
         others = self.drafting.others(features, block_size, layers.heard, chosen)
-        return layers(others, chosen, self.encoder_out, sentences)
+        return layers(others, chosen, self.encoder_out, self.sentences[: features.size(0)])

@@ -1,4 +1,4 @@
-"""``--decoding beam``: what stock beam search gives, faster: it looks ahead along a text or block heads."""
+"""``--decoding beam``: what stock beam search gives, faster: it looks ahead along a text."""
 
 import logging
 from typing import Any
@@ -7,7 +7,6 @@ from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import announce, beam_gap
-from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
@@ -15,15 +14,10 @@ from fairseq_aggdec.search.generator import UNK_BEHIND_END
 
 logger = logging.getLogger(__name__)
 
-# --draft-from -> the method that is the search with --beam 1; iad for all others.
-WITH_BEAM_1 = {"none": "greedy", "heads": "blockwise"}
-
 
 def reads(settings: Settings) -> set[str]:
     """The options that have an effect, and --strict, which is refused."""
     found = {"draft_from", "strict", "no_graphs", "low_memory"}
-    if settings.draft_from == "heads":
-        return found | {"draft_tokens", "draft_vocabulary", "int8"}
     if settings.int8 != "drafts":
         found.add("int8")
     return found | (set() if settings.draft_from == "none" else {"draft_file"})
@@ -39,7 +33,7 @@ def becomes(request: Request) -> str | None:
     gap = gap or beam_gap(request.args, request.extra, generator.model.models, request.known)
     if gap is None and generator.beam_size == request.option("beam", 5) == 1:  # a task may set it
         if not (generator.match_source_len and generator.unk_penalty < 0):
-            return WITH_BEAM_1.get(request.cfg.draft_from, "iad")
+            return "greedy" if request.cfg.draft_from == "none" else "iad"
         gap = UNK_BEHIND_END
     if gap is not None:
         if not request.option("score_reference"):
@@ -54,16 +48,9 @@ def build(request: Request) -> Any:
     if cfg.strict:
         raise ValueError(refusal("--strict", "beam", "give --beam 1"))
     announce(cfg, request.args)
-    kind = cfg.draft_from
-    extra = request.computing() | {"ahead": kind != "none"}
-    if kind == "heads":
-        size = blockwise_size(cfg, request.models, "--draft-from heads")
-        if size < 2:
-            raise ValueError("--draft-from heads needs a model with at least two block heads")
-        from fairseq_aggdec.drafters.head_tables import HeadTables
-
-        extra["foreteller"] = HeadTables(size, proposing(cfg))
-    elif kind != "none" and (drafter := copy_drafter(request)) is not None:
+    ahead = cfg.draft_from != "none"
+    extra = request.computing() | {"ahead": ahead}
+    if ahead and (drafter := copy_drafter(request)) is not None:
         extra["texts"] = drafter.texts_of
     return request.make(AlignedBeamGenerator if request.aligned else BeamGenerator, extra)
 

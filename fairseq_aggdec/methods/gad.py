@@ -13,7 +13,6 @@ from fairseq_aggdec.methods.shared.amounts import (
 )
 from fairseq_aggdec.methods.shared.loading import load_drafter
 from fairseq_aggdec.search.drafter import Drafter
-from fairseq_aggdec.search.errors import refusal
 
 
 def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
@@ -41,9 +40,6 @@ def reads(settings: Settings) -> set[str]:
 
 
 def draft(request: Request) -> Drafter:
-    if request.cfg.draft_from == "heads":
-        reason = "its drafts are the model's own; use blockwise"
-        raise ValueError(refusal("--draft-from heads", request.cfg.decoding, reason))
     return nar_drafter(request, with_what_pays(request.cfg, request.models))
 
 

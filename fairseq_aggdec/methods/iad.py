@@ -12,7 +12,6 @@ from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.search.errors import refusal
 
 
 def reads(settings: Settings) -> set[str]:
@@ -61,11 +60,8 @@ def source_dictionary(task: Any) -> Any:
 
 def draft(request: Request) -> Drafter:
     """Copies the text that ``--draft-from`` names; nothing with ``none``."""
-    kind = request.cfg.draft_from
-    if kind == "none":
+    if request.cfg.draft_from == "none":
         return EmptyDrafter()
-    if kind == "heads":
-        raise ValueError(refusal("--draft-from heads", "iad", "use blockwise, or beam"))
     return copy_drafter(request) or EmptyDrafter()
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MOST = 4  # generators of one task
 LEARNED = ("budget", "device_loop")  # made with the first batch
-DRAFTING = ("drafter", "foreteller", "texts")
+DRAFTING = ("drafter", "texts")
 
 
 @dataclass

@@ -6,7 +6,7 @@ Each engine says in one sentence why it cannot decode what is asked for. The fir
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,6 @@ class EngineRequest:
         watched: who looks at every iteration, as a sentence; None: nobody.
         timed: the parts of an iteration are timed apart, on a GPU by waiting for it.
         restricted: a shortlist restricts the vocabulary.
-        expects_heads: whether beam search begins with tables of block heads.
     """
 
     search: str
@@ -45,7 +44,6 @@ class EngineRequest:
     watched: str | None = None
     timed: bool = False
     restricted: bool = False
-    expects_heads: Callable[[], bool] = bool
 
     @functools.cached_property
     def size_on_device(self) -> int | None:
@@ -160,8 +158,6 @@ def _unread_by_library(request: EngineRequest) -> Iterator[str]:
         yield "--strict"
     for member in verifier.members:
         yield from _not_compiled(member.decoder)
-    if request.search == BEAM and request.expects_heads():
-        yield "prefixes foretold by block heads"
     if known(request.accept) is None:
         yield "an acceptance rule in Python"
 

@@ -200,7 +200,7 @@ class CachedGenerator(SequenceGenerator):
     def _unshare(self) -> None:
         """Replaces what this copy shares with the original generator (drafter, draft statistics) by its own."""
         if self.anew is not None:
-            learned = ("budget", "device_loop", "drafter", "foreteller", "texts")
+            learned = ("budget", "device_loop", "drafter", "texts")
             other = vars(self.anew())
             self.__dict__.update({name: other[name] for name in learned if name in other})
             self.anew = None

@@ -36,7 +36,6 @@ CASES: dict[str, tuple[str, Callable[[], Any], dict[str, Any], dict[str, Any]]] 
     "blockwise": ("blockwise", headed, {}, {}),
     "blockwise, tree": ("blockwise", chained, {"draft_tree": "8"}, {}),
     "beam": ("beam", plain, {}, {"beam": 4, "no_repeat_ngram_size": 2}),
-    "beam over heads": ("beam", headed, {"draft_from": "heads"}, {"beam": 4}),
     "ensemble": ("beam", plain, {}, {"beam": 4, "temperature": 1.5}),
     "interleaved": ("interleaved", lambda: lively(2, 2), {}, {"beam": 3}),
     "lattice": ("lattice", lattice_model, {}, {}),

@@ -302,7 +302,7 @@ def beams(
     """The n-best lists of our search, with what each kind of draft does for it."""
     case = session.case
     size, beam, limit = case.batch_size, case.beam, case.part
-    drafts = ["source"] + ["heads"] * bool(case.heads) + ["none"] * (oracle == "stock")
+    drafts = ["source"] + ["none"] * (oracle == "stock")
     wanted = [draft for draft in drafts if case.wants(f"{kind}beam, {draft}")]
     if not wanted:
         return

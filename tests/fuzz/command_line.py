@@ -84,7 +84,7 @@ OWN: dict[str, tuple[Any, ...]] = {
         *("draft-vocabulary=0", "draft-vocabulary=9", "draft-vocabulary=-1", "iad-match=unique"),
         *("iad-match=longest", "iad-match=recent", "end-condition=all", "dedup=2", "dedup"),
     ),
-    "--draft-from": ("source", "file", "heads", "none"),
+    "--draft-from": ("source", "file", "none"),
     "--draft-file": ("drafts.txt", "missing.txt"),
     "--shortlist": (3,),
     "--low-memory": ("",),

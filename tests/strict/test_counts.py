@@ -62,7 +62,6 @@ FOLLOWED = (
     "beam 3",
     "beam 5, nothing drafted",
     "beam 4, options",
-    "beam 3, from heads",
     "interleaved, one word, beam 3",
 )
 
@@ -149,9 +148,7 @@ def test_the_end_is_one_kernel_and_one_copy(name: str, count: Count) -> None:
     assert sum(counts.lines[at] for at in sent if f"transfer.py:{line}" in at[2]) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["beam 3", "beam 4, options", "beam 3, from heads", "gad, block size auto"]
-)
+@pytest.mark.parametrize("name", ["beam 3", "beam 4, options", "gad, block size auto"])
 def test_two_counts_have_the_same_waits(name: str, count: Count, tmp_path: Path) -> None:
     (case,) = [case for case in COUNTED if case.name == name]
     first, again = count(name), device_counts.count(case, tmp_path, sizes=SIZES)

@@ -20,14 +20,12 @@ from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods.options.settings import VARIANTS
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.beam.budget import GAIN_WEIGHT, LOOK_AGAIN, Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader
-from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.search.beam.library import BeamLibrary
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.searches import numbers
-from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from tests.reference.copying import CopyText
-from tests.unit.test_whole_searches import CPU, EOS, PAD, START, UNK, Cache, SomeOptions, run
+from tests.unit.test_whole_searches import START, Cache, SomeOptions, run
 
 compiled = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
 TYPES, BEAM = 40, 3
@@ -92,7 +90,7 @@ def searched(row: Callable[[Prefix], Tensor], *given: Any, **more: Any) -> list[
 
 def eager() -> Budget:
     """A budget for which all that is expected is worth it."""
-    budget = Budget("cpu", foretells=True)
+    budget = Budget("cpu")
     budget.call_cost, budget.least_gain = 1e9, 0.0
     return budget
 
@@ -189,38 +187,6 @@ def test_more_sentences_draft_less() -> None:
         each.append(ahead(trees) / sentences)
     assert each == sorted(each, reverse=True)
     assert each[0] > each[-1]
-
-
-def foretold(shift: int | None) -> SearchedTree:
-    """The tree of a search to which the model's own tables are foretold, their tokens shifted; None: nothing is."""
-    budget = eager()
-    budget.foretells = shift is not None
-    for mean in budget.alike:
-        mean.sum = -1.0
-    library, options = library_of(budget)
-
-    def tables(*_: Any) -> Tensor:
-        (tree,) = library.trees()
-        words, told = tuple(tree.tree.words(tree.active[0][1])), []
-        for _ in range(4):
-            told.append(unlike(words).roll(shift or 0))
-            words = (*words, int(unlike(words).argmax()))
-        found = best_tokens(torch.stack(told), BEAM + 1, torch.full((4,), EOS), PAD, UNK)
-        return found.unsqueeze(0)
-
-    cache: Any = Cache(Model(unlike), 1)  # type: ignore[arg-type]
-    TableReader(cache, CPU, Counters(), options, tables).run(library)
-    return library.trees()[0]
-
-
-@compiled
-def test_foretold_tables_save_calls() -> None:
-    """What is foretold behind the best hypothesis is evaluated ahead, whether right or wrong."""
-    nothing, right, wrong = map(foretold, (None, 0, 7))
-    assert right.calls < 0.9 * nothing.calls
-    assert set(right.ahead) & right.tree.used
-    assert wrong.calls <= nothing.calls
-    assert not nothing.ahead
 
 
 @compiled

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
@@ -20,7 +19,6 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader
-from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.searches import MATCHES, Outputs
 from fairseq_aggdec.search.compiled.windows import WindowReader
@@ -32,7 +30,6 @@ from fairseq_aggdec.search.greedy.outside import Follower
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
-from fairseq_aggdec.windows.window import DecoderOutput
 from tests.plain_beam_search import BeamSearch, SentenceRules, SentenceSearch, decode
 from tests.reference import greedy
 from tests.reference.batches import (
@@ -63,35 +60,14 @@ class SomeOptions:
 
 def random_budget(chance: random.Random) -> Budget:
     """A budget that believes anything, also that all prefixes are worth it."""
-    budget = Budget(chance.choice(("cpu", "cuda")), foretells=chance.random() < 0.3)
+    budget = Budget(chance.choice(("cpu", "cuda")))
     budget.batches, budget.calls = chance.randint(0, 40), chance.randint(0, 40)
     budget.call_cost, budget.most = chance.choice((0.5, 6.0, 400.0)), chance.choice((4, 80))
-    for mean in (budget.text, budget.piece, *budget.alike, *budget.foretold):
+    for mean in (budget.text, budget.piece, *budget.alike):
         mean.sum = mean.weight * chance.choice((0.0, 0.7, 0.99, 1.0))
     for mean in budget.gains:
         mean.sum, mean.weight = (100.0, 50.0) if chance.random() < 0.5 else (1.0, 1.0)
     return budget
-
-
-def random_tables(
-    chance: random.Random, types: int
-) -> Callable[[Sequence[int], Sequence[int], Sequence[int], DecoderOutput, Any], Tensor]:
-    """Foretells nonsense."""
-
-    def tables(
-        places: Sequence[int], rows: Any, tokens: Any, output: DecoderOutput, options: Any
-    ) -> Tensor:
-        assert len(places) == len(rows) == len(tokens)
-        heads = chance.randint(1, 4)
-        logits = torch.tensor([chance.uniform(-5, 5) for _ in range(len(places) * heads * types)])
-        wanted = torch.full((len(places) * heads,), EOS)
-        count = min(options.beam_size + 1, types)
-        found = best_tokens(logits.view(-1, types), count, wanted, PAD, UNK)
-        if chance.random() < 0.1:
-            found[0] = torch.nan
-        return found.unflatten(0, (len(places), heads))
-
-    return tables
 
 
 def plain_searches(
@@ -147,8 +123,7 @@ def beam_case(seed: int) -> None:
     if chance.random() < 0.5:
         run(library, cache)
     else:
-        foretell = random_tables(chance, types)
-        TableReader(cache, CPU, Counters(), options, foretell).run(library)
+        TableReader(cache, CPU, Counters(), options).run(library)
     counted = Counters()
     # Which one of several is named may differ: rows of the Python search change places when some have ended.
     if broken:
@@ -351,5 +326,5 @@ def test_a_thousand_random_cases(case: Any) -> None:
 
 @pytest.mark.parametrize("seed", [5002816, 5012956, 5012968, 5031037])
 def test_nothing_is_evaluated_behind_what_is_only_watched(seed: int) -> None:
-    """Found by 30,000 cases: foretold prefixes behind those that a call would have evaluated."""
+    """Found by 30,000 cases: prefixes behind those that a call would have evaluated."""
     beam_case(seed)

@@ -50,9 +50,9 @@ class Settings:
     )
     draft_from: str = option(
         "auto",
-        "iad, beam: the text that is copied: the source, or the lines of --draft-file; beam: heads looks where block "
-        "heads point; none drafts nothing; auto: the source as long as that pays",
-        choices=("auto", "source", "file", "heads", "none"),
+        "iad, beam: the text that is copied: the source, or the lines of --draft-file; none drafts nothing; auto: the "
+        "source as long as that pays",
+        choices=("auto", "source", "file", "none"),
     )
     draft_file: str | None = option(
         None,

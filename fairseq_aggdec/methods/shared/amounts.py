@@ -26,19 +26,22 @@ logger = logging.getLogger(__name__)
 RELAXED_NODES, MOST_NODES = 8, 64
 
 
-def blockwise_size(
-    cfg: Settings, models: Sequence[Any], option: str = "--decoding blockwise"
-) -> int:
-    """The block size of what ``option`` asks for, checked against the model."""
+def blockwise_size(cfg: Settings, models: Sequence[Any]) -> int:
+    """The block size of ``--decoding blockwise``, checked against the model."""
     if len(models) > 1:
-        raise ValueError(f"{option} drafts with the heads of one model, --path names several")
+        raise ValueError(
+            "--decoding blockwise drafts with the heads of one model, --path names several"
+        )
     decoder = models[0].decoder
     if not isinstance(decoder, HeadedDecoder):
         raise ValueError(
-            f"{option} needs a model with block heads (--arch blockwise_transformer); that of --path has none"
+            "--decoding blockwise needs a model with block heads (--arch blockwise_transformer); that of --path has "
+            "none"
         )
     if gap := decoder_gap(decoder):
-        raise ValueError(f"{option} needs the decoder of a stock Transformer, not {gap}")
+        raise ValueError(
+            f"--decoding blockwise needs the decoder of a stock Transformer, not {gap}"
+        )
     return _size(cfg, int(decoder.heads.block_size), "the model was trained with {} heads", 0)
 
 

@@ -15,11 +15,9 @@ MOST = {"cpu": 80, "cuda": 256}
 # H200, its wider windows and their graphs included.
 LEAST_GAIN = {"cpu": 1.15, "cuda": 1.5}
 # Chances of prefixes: of the text that a sentence begins with; of a token of a text behind a copied one; of those that
-# the search ahead reads over tables of prefixes that are alike, or over foretold ones, by nats behind the best
-# hypothesis (0 to 1, 1 to 2, ...).
+# the search ahead reads over tables of prefixes that are alike, by nats behind the best hypothesis (0 to 1, ...).
 TEXT, PIECE = 0.5, 0.9
 ALIKE = (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1)
-FORETOLD = (0.7, 0.5, 0.3, 0.1)
 # What a search ahead gains: of few sentences much, while nothing is known; in larger batches it is watched before it is
 # believed, as a call of many prefixes takes long there. FEW: bits of the number of sentences.
 GAIN_OF_FEW, FEW = 2.0, 2
@@ -34,20 +32,18 @@ class Budget(BudgetStruct):
 
     Args:
         by: what decodes: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL_OF_SEARCH`, or another device.
-        foretells: something foretells tables.
 
     Attributes:
         batches: begun so far.
     """
 
-    def __init__(self, by: str, foretells: bool = False):
+    def __init__(self, by: str):
         by = by if by in USUAL_OF_SEARCH else "cuda"
         kind = by.split()[0]
         super().__init__(USUAL_OF_SEARCH[by], LEAST_GAIN[kind], MOST[kind])
-        self.prefixes_count, self.foretells = kind == "cpu", foretells
+        self.prefixes_count = kind == "cpu"
         self.text, self.piece = _believed(TEXT), _believed(PIECE)
         self.alike[:] = [_believed(chance) for chance in ALIKE]
-        self.foretold[:] = [_believed(chance) for chance in FORETOLD]
         self.gains[:] = [
             _believed(GAIN_OF_FEW if bits <= FEW else 1.0, GAIN_WEIGHT) for bits in range(64)
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ class BeamGenerator(CachedGenerator):
         models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
         texts: a batch -> what each of its outputs may resemble; None where nothing is known.
         ahead: evaluate prefixes before the search asks for them.
-        foreteller: a :class:`~fairseq_aggdec.drafters.head_tables.HeadTables`, or None.
 
     Attributes:
         budget: what is learned about the latter, made when the device is known, which training changes.
@@ -59,11 +57,10 @@ class BeamGenerator(CachedGenerator):
         *,
         texts: Texts | None = None,
         ahead: bool = True,
-        foreteller: Any = None,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
-        self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
+        self.texts, self.ahead = texts, ahead
         self.budget: Budget | None = None
         self.searches: Sequence[SearchedTree] = []
         self.device_loop: BeamLoop | None = None
@@ -81,8 +78,7 @@ class BeamGenerator(CachedGenerator):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity)
         self.searches = []
-        library = functools.cache(lambda: self._library(batch, limits))
-        request = self._request(library)
+        request = self._request()
         engine = self._engine(request)
         if engine == "board":
             loop = self._loop()
@@ -90,24 +86,20 @@ class BeamGenerator(CachedGenerator):
                 given = self.options, limits, batch.start, batch.prefixes
                 found = loop.decode(*given, self.counters, self.watch)
             return self._kept(found, loop.trees)
-        whole = read_by_windows(request) is None
-        (self._compiled if whole else self._by_windows)(library(), batch.source.device)
-        outputs = library().outputs(self.counters)
+        library, whole = self._library(batch, limits), read_by_windows(request) is None
+        (self._compiled if whole else self._by_windows)(library, batch.source.device)
+        outputs = library.outputs(self.counters)
         if whole:
             self.counters.calls += outputs.found.calls
-        return self._kept(outputs, library().trees)
+        return self._kept(outputs, library.trees)
 
-    def _request(self, library: Callable[[], BeamLibrary]) -> EngineRequest:
-        """Request to the engines; ``library``: the search of the batch there."""
+    def _request(self) -> EngineRequest:
+        """Request to the engines."""
         watched = None
         if self.keeps_trees or self.watch is not None or self.retain_history:
             watched = "the trees of prefixes are watched"
-        return EngineRequest(
-            *(BEAM, self.verifier),
-            watched=watched,
-            timed=self.counters.wait is not None,
-            expects_heads=lambda: library().ask() is not None and library().expects_heads,
-        )
+        timed = self.counters.wait is not None
+        return EngineRequest(BEAM, self.verifier, watched=watched, timed=timed)
 
     def _loop(self) -> BeamLoop:
         """The search on the board, with the board of the batch before."""
@@ -131,8 +123,7 @@ class BeamGenerator(CachedGenerator):
 
     def _by_windows(self, library: BeamLibrary, device: torch.device) -> None:
         """Decodes the batch by windows that Python reads."""
-        foretell = self.foreteller and functools.partial(self.foreteller.tables, self.verifier)
-        reader = TableReader(self.verifier, device, self.counters, self.options, foretell)
+        reader = TableReader(self.verifier, device, self.counters, self.options)
         reader.run(library, self._shown(library))
 
     def _shown(self, library: BeamLibrary) -> Callable[[], None] | None:
@@ -145,9 +136,8 @@ class BeamGenerator(CachedGenerator):
         texts, budget, sentences = NO_COPIES, None, len(limits.ends)
         if self.ahead:
             if self.budget is None:
-                foretells = self.foreteller is not None
                 by = batch.source.device.type
-                self.budget = Budget(with_kernels(by) if by == "cpu" else by, foretells)
+                self.budget = Budget(with_kernels(by) if by == "cpu" else by)
             budget = self.budget
             if self.texts is not None and budget.wants_texts(sentences, self.beam_size):
                 texts = self.texts(batch.sample, self.verifier)

@@ -2,11 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits, Options
@@ -28,7 +27,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from fairseq_aggdec.windows.transfer import int64_array, to_device
-from fairseq_aggdec.windows.window import DecoderOutput, Window
+from fairseq_aggdec.windows.window import Window
 
 
 class BeamLibrary(WholeSearch):
@@ -111,11 +110,6 @@ class BeamLibrary(WholeSearch):
             {node for node in placed if reasons[node]},
         )
 
-    @property
-    def expects_heads(self) -> bool:
-        """Tells whether the window that is asked for is to be read with what block heads expect behind it."""
-        return bool(self.library.aggdec_beam_expects(self.handle))
-
     def left(self, most: int) -> list[int]:
         """The sentences that have not ended, in any number."""
         asked = self.ask()
@@ -157,17 +151,11 @@ def beam_options(options: Options, limits: Limits, ends: Any, start: int) -> Any
     return call
 
 
-# Positions of a window, their rows, the best token after each, the output for the window, options -> tables of the
-# tokens 1 to H places after that best token: (R, H, 2 count + 1) on the host, see best_tokens.
-Foretell = Callable[[Sequence[int], Sequence[int], Sequence[int], DecoderOutput, Options], Tensor]
-
-
 class TableReader(WindowReader):
     """Runs a beam search window by window; the tables are made where the logits are.
 
     Args:
         options: generation options.
-        foretell: is asked after calls that may use it; None: nothing is foretold.
         model, device, counters: as of a :class:`~fairseq_aggdec.search.compiled.windows.WindowReader`.
     """
 
@@ -177,38 +165,21 @@ class TableReader(WindowReader):
         device: torch.device,
         counters: Counters,
         options: Options,
-        foretell: Foretell | None = None,
     ):
         super().__init__(model, device, exact, counters)
-        self.options, self.foretell = options, foretell
+        self.options = options
 
     def _take(self, search: Any, asked: Any, window: Window) -> None:
         """Searches on; one copy to the host."""
         pairs = iter(numbers(asked.banned, 2 * asked.pairs))
         banned = list(zip(pairs, pairs, strict=True))
         wanted = to_device(numbers(asked.needed, asked.count), self.device)
-        expects = self.foretell is not None and search.expects_heads
         options, logits = self.options, self.found.logits
         count = min(options.beam_size + 1, logits.size(1))
         symbols = options.pad, options.unk, options.unk_penalty
         best = best_tokens(logits, count, wanted, *symbols, banned)
         table = best.float().cpu().contiguous()
         search.library.aggdec_beam_take(search.handle, table.data_ptr(), count)
-        if expects:
-            self._foresee(search)
-
-    def _foresee(self, search: BeamLibrary) -> None:
-        behind, following = (int64_array([0] * search.sentences) for _ in range(2))
-        search.library.aggdec_beam_behind(search.handle, address(behind), address(following))
-        read = [place for place, row in enumerate(self.rows) if behind[row] >= 0]
-        if not read:
-            return
-        assert self.foretell is not None
-        places, tokens = ([own[self.rows[at]] for at in read] for own in (behind, following))
-        tables = self.foretell(places, read, tokens, self.found, self.options).contiguous()
-        heads, count = tables.size(1), tables.size(2) // 2
-        for place, own in zip(places, tables, strict=True):
-            search.library.aggdec_beam_foretell(search.handle, place, own.data_ptr(), heads, count)
 
 
 def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:

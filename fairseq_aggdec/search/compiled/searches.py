@@ -62,9 +62,6 @@ def _declared(library: Any) -> Any:
         ("greedy_propose", _int, (_pointer, _pointer, _pointer, _pointer)),
         ("greedy_model", None, (_pointer, _pointer)),
         ("beam_take", _int, (_pointer, _pointer, _int)),
-        ("beam_expects", _int, (_pointer,)),
-        ("beam_behind", _int, (_pointer, _pointer, _pointer)),
-        ("beam_foretell", _int, (_pointer, _int, _pointer, _int, _int)),
         ("beam_tree", _int, (_pointer, _int, _pointer)),
     ):
         function = getattr(library, f"aggdec_{name}")

@@ -134,14 +134,6 @@ CASES = [
         )
     ],
     Case(
-        "beam 3, from heads",
-        "beam",
-        "blockwise_transformer",
-        HEADS,
-        generation={"beam": 3},
-        task={"draft_from": "heads"},
-    ),
-    Case(
         "interleaved, one word, beam 3",
         "interleaved",
         "interleaved_transformer",

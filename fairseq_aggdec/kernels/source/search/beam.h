@@ -32,28 +32,6 @@ class BeamSearch final : public TableSearch {
             if (options.sizes[row]) sentences_[row].resemble({text, text + options.sizes[row]}, options.match);
     }
 
-    // Whether tables are to be foretold after this call.
-    bool expects_heads() const { return plan_.foretold >= 0; }
-
-    // By sentence the token of the last window behind which tables may be foretold, -1 for none; and the one behind that.
-    void behind(std::vector<int64_t>& places, std::vector<int64_t>& tokens) const {
-        places.assign(sentences_.size(), -1);
-        tokens.assign(sentences_.size(), -1);
-        for (size_t i = 0; i < nodes_.size(); ++i) {
-            const SentenceSearch& own = sentences_[rows_[i]];
-            if (own.before_best() != nodes_[i]) continue;
-            places[rows_[i]] = static_cast<int64_t>(i);
-            tokens[rows_[i]] = own.tree[own.active[0].node].token;
-        }
-    }
-
-    // tables: (heads, 2 best + 1), of what the heads expect 1, 2, ... tokens behind a token of the last window.
-    void foretell(int64_t place, const float* tables, int64_t heads, int64_t best) {
-        SentenceSearch& own = sentences_[rows_[place]];
-        for (int64_t head = 0; head < heads; ++head)
-            own.foretell(nodes_[place], head + 1, tables + head * (2 * best + 1), best);
-    }
-
     const SentenceSearch& sentence(int64_t row) const { return sentences_[row]; }
 
     void write_tree(int64_t row, BeamTree& view) const {

@@ -24,14 +24,16 @@ struct BeamBudget {
     double call_cost;   // of a call, in prefixes
     double least_gain;  // how many times its cost a call with a search ahead must save on the mean
     int64_t most;       // prefixes per sentence and call
-    int64_t prefixes_count, foretells;  // whether prefixes take time beside a call; whether tables are foretold
+    int64_t prefixes_count;             // whether prefixes take time beside a call
     int64_t batches, calls;             // begun so far
     Mean text, piece;                   // chances of prefixes, see Why;
-    Mean alike[9], foretold[4];         // the latter by nats behind the best hypothesis (0 to 1, ...)
+    Mean alike[9];                      // by nats behind the best hypothesis (0 to 1, ...)
     Mean gains[64];     // what calls with a search ahead saved as a share of their cost, by size of the batch
 };
 
 namespace {
+
+constexpr int64_t LAST_GAP = 8;  // of `alike`: the farthest prefixes are learned together
 
 inline double value(const Mean& mean) { return mean.sum / mean.weight; }
 
@@ -44,7 +46,7 @@ inline void add(Mean& mean, double total, double count, double forget) {
 struct Plan {
     int64_t most = 0;                   // prefixes per sentence
     int64_t text = 0, piece = 0;        // tokens of a text at the beginning, and wherever the search stands later
-    int64_t alike = -1, foretold = -1;  // nats behind the best hypothesis up to which a prefix is worth it; -1: none is
+    int64_t alike = -1;                 // nats behind the best hypothesis up to which a prefix is worth it; -1: none is
     double prefix_cost = 0.0;           // what a prefix of each sentence costs, as a share of the call
     bool looks = false, learns = false;  // search ahead; find out what it would bring
 };
@@ -66,7 +68,7 @@ class Planner {
         const double share = budget_->call_cost / static_cast<double>(sentences * beam_);
         const double least = 1.0 / (1.0 + share);
         const Mean& gain = budget_->gains[bits_];
-        const int64_t alike = farthest(budget_->alike, ALIKE, least);
+        const int64_t alike = farthest(least);
         found.most = budget_->most;
         found.looks = alike >= 0 && value(gain) >= budget_->least_gain;
         found.learns = ++budget_->calls % LEARN_AGAIN == 0 || (alike >= 0 && gain.weight < SURE);
@@ -76,28 +78,17 @@ class Planner {
             found.piece = copied(least);
             found.text = value(budget_->text) >= least ? found.most : found.piece;
         }
-        if (budget_->foretells)
-            found.foretold = std::max<int64_t>(farthest(budget_->foretold, FORETOLD, least), trial() - 1);
         if (budget_->prefixes_count) found.prefix_cost = static_cast<double>(sentences) / budget_->call_cost;
         return found;
     }
 
     // What became of a prefix that was thought to be needed.
     void observe(Why why, int64_t gap, bool used) {
-        Mean& chance = why == TEXT    ? budget_->text
-                       : why == PIECE ? budget_->piece
-                       : why == ALIKE ? budget_->alike[gap]
-                                      : budget_->foretold[gap];
-        add(chance, used, 1.0, FORGET);
+        add(why == TEXT ? budget_->text : why == PIECE ? budget_->piece : budget_->alike[gap], used, 1.0, FORGET);
     }
 
     // What a call with a search ahead has saved, and what it cost, in plain calls.
     void gained(double saved, double cost) { add(budget_->gains[bits_], saved, cost, FORGET_GAIN); }
-
-    // The farthest prefixes are learned together.
-    static int64_t last_gap(Why why) {
-        return why == ALIKE ? 8 : 3;
-    }
 
   private:
     // Each call learns until the gain is known, which SURE calls of a sentence tell; later one of LEARN_AGAIN does.
@@ -108,10 +99,6 @@ class Planner {
     static constexpr double TEXT_GAIN = 0.75;
     // Weight of everything seen, per new observation.
     static constexpr double FORGET = 0.998, FORGET_GAIN = 0.995;
-    // Where foretold tables do not pay, those of most certainty are tried in one batch out of this many.
-    static constexpr int64_t LOOK_AGAIN = 32;
-
-    bool trial() const { return budget_->batches % LOOK_AGAIN == 1; }
 
     // How many tokens of a text are worth it: each is needed if it is a copy, as those before it are.
     int64_t copied(double least) const {
@@ -121,9 +108,9 @@ class Planner {
         return std::min(budget_->most, static_cast<int64_t>(std::log(least) / std::log(chance)));
     }
 
-    static int64_t farthest(const Mean* chances, Why why, double least) {
-        int64_t gap = last_gap(why);
-        while (gap >= 0 && value(chances[gap]) < least) --gap;
+    int64_t farthest(double least) const {
+        int64_t gap = LAST_GAP;
+        while (gap >= 0 && value(budget_->alike[gap]) < least) --gap;
         return gap;
     }
 

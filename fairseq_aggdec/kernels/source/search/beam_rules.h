@@ -63,13 +63,12 @@ class BeamRules {
     bool ends(const Choice& choice) const { return choice.token == options_.eos; }
 
     // What may follow a prefix of a sentence, best first, by its row of what aggdec_best_tokens gives.
-    // certain: what the caller forces is taken for certain, its log-probability is not there.
-    void read_table(int64_t row, int64_t depth, const float* table, int64_t best, bool certain,
+    void read_table(int64_t row, int64_t depth, const float* table, int64_t best,
                     std::vector<Choice>& choices) const {
         const int64_t forced = forced_token(row, depth);
         choices.clear();
         if (forced >= 0) {
-            choices.push_back({forced, certain ? 0.0 : table[2 * best]});
+            choices.push_back({forced, table[2 * best]});
         } else if (depth >= options_.limit) {
             choices.push_back({options_.eos, table[2 * best]});
         } else {

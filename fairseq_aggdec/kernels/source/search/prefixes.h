@@ -25,8 +25,8 @@ struct Table {
 };
 
 // Why a prefix is evaluated: the search waits for it; it begins a text; it goes on as a text does behind a copied
-// token; the search ahead reads it over tables of prefixes that are alike, or over foretold ones.
-enum Why : int64_t { AWAITED, TEXT, PIECE, ALIKE, FORETOLD };
+// token; the search ahead reads it over tables of prefixes that are alike.
+enum Why : int64_t { AWAITED, TEXT, PIECE, ALIKE };
 
 struct Node {
     int64_t parent, token, depth;
@@ -36,7 +36,6 @@ struct Node {
     int64_t first = 0, choices = -1;   // its table; -1 choices: there is none yet
     int64_t same_token = -1;           // the node with this token that was evaluated before
     int64_t like = -1, liked_in = 0;   // a node that stands in for it, found in this call; -1: none does
-    int64_t told = -1;                 // the first of the tables that are foretold behind it
     double total = NAN;                // log-probability in nats, once it was in the beam
     Why why = AWAITED;
     bool used = false, broken = false;  // the search has read its table; the model gave no numbers
@@ -80,25 +79,17 @@ class Prefixes {
         if (!added) own.same_token = last->second, last->second = node;
     }
 
-    // Notes what is expected `distance` tokens behind a prefix, whatever comes between; 1 comes first.
-    void foretell(int64_t node, int64_t distance, const std::vector<Choice>& choices) {
-        if (distance == 1) nodes[node].told = static_cast<int64_t>(told_.size());
-        told_.push_back({node, keep(choices), static_cast<int64_t>(choices.size())});
-    }
-
-    bool foretells() const { return !told_.empty(); }
-
     Table table(int64_t node) const {
         const Node& own = nodes[node];
         return own.choices < 0 ? Table{nullptr, 0} : Table{kept_.data() + own.first, own.choices};
     }
 
-    // What is thought to follow a prefix: its table; that of one that is like it; what was foretold; else nothing.
+    // What is thought to follow a prefix: its table; that of one that is like it; else nothing.
     // Valid until the next call of this.
     Table predicted(int64_t node, int64_t call) {
         const int64_t other = like(node, call);
-        Table found = other < 0 ? foretold(node) : table(other);
-        if (!found.choices) return {NOTHING, 0};
+        if (other < 0) return {NOTHING, 0};
+        const Table found = table(other);
         if (!ngram_ || other == node) return found;
         possible_.assign(found.choices, found.choices + found.count);
         banned(node, [&](int64_t token) {
@@ -109,14 +100,10 @@ class Prefixes {
         return {possible_.empty() ? NOTHING : possible_.data(), static_cast<int64_t>(possible_.size())};
     }
 
-    // Why a prefix may be needed whose parent has keys and values, or will have them in this call; AWAITED: it is not
-    // known.
-    Why foreseen(int64_t node, int64_t call) {
+    // Whether a prefix may be needed: its parent has keys and values, or will have them in this call.
+    bool foreseen(int64_t node, int64_t call) {
         const int64_t parent = nodes[node].parent;
-        if (evaluated(parent)) return ALIKE;
-        if (!requested(parent, call)) return AWAITED;
-        if (like(parent, call) < 0) return foretold(parent).choices ? FORETOLD : AWAITED;
-        return like(node, call) < 0 ? AWAITED : ALIKE;
+        return evaluated(parent) || (requested(parent, call) && like(parent, call) >= 0 && like(node, call) >= 0);
     }
 
     bool requested(int64_t node, int64_t call) const {
@@ -146,27 +133,11 @@ class Prefixes {
     static constexpr int64_t LOOKED_AT = 64;
     static constexpr Choice NOTHING[1] = {{0, 0.0}};
 
-    struct Told {
-        int64_t node, first, count;
-    };
-
     int64_t keep(const std::vector<Choice>& choices) {
         const auto first = static_cast<int64_t>(kept_.size());
         kept_.insert(kept_.end(), choices.begin(), choices.end());
         if (kept_.empty()) kept_.push_back(NOTHING[0]);  // an empty table is not the null one
         return first;
-    }
-
-    // What was foretold for the place of a prefix, by the nearest of those before it that was read so far.
-    Table foretold(int64_t node) const {
-        int64_t above = nodes[node].parent;
-        for (int64_t distance = 0; above >= 0 && !told_.empty(); ++distance, above = nodes[above].parent) {
-            if (nodes[above].told < 0) continue;
-            const auto at = static_cast<size_t>(nodes[above].told + distance);
-            if (at >= told_.size() || told_[at].node != above) break;
-            return {kept_.data() + told_[at].first, told_[at].count};
-        }
-        return {nullptr, 0};
     }
 
     // An evaluated prefix whose continuations are probably those of this one, -1 for none; looked for once in a call.
@@ -219,7 +190,6 @@ class Prefixes {
 
     const int64_t ngram_;
     std::vector<Choice> kept_, possible_;
-    std::vector<Told> told_;
     std::unordered_map<int64_t, int64_t> last_of_;  // token -> the node with it that was evaluated last
     std::vector<int64_t> line_;
 };

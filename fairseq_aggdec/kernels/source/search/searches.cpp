@@ -131,23 +131,6 @@ int64_t aggdec_beam_take(Search* search, const float* tables, int64_t best) {
     return tried([&] { beam(search).take_tables(tables, best); });
 }
 
-// Whether the window that was asked for is to be read with what block heads expect behind it.
-int64_t aggdec_beam_expects(Search* search) { return beam(search).expects_heads(); }
-
-// (B) twice: by sentence the token of the last window behind which heads are to be read, and the one behind that.
-int64_t aggdec_beam_behind(Search* search, int64_t* places, int64_t* tokens) {
-    return tried([&] {
-        std::vector<int64_t> found, following;
-        beam(search).behind(found, following);
-        std::copy(found.begin(), found.end(), places);
-        std::copy(following.begin(), following.end(), tokens);
-    });
-}
-
-int64_t aggdec_beam_foretell(Search* search, int64_t place, const float* tables, int64_t heads, int64_t best) {
-    return tried([&] { beam(search).foretell(place, tables, heads, best); });
-}
-
 // The tree of a sentence, valid until the next call of this.
 int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
     static thread_local BeamTree tree;

@@ -49,7 +49,7 @@ class SentenceSearch {
             if (text_) draft_text(wanted);
         } else {
             if (text_ && (plan.piece || plan.learns)) draft_piece(wanted);
-            if (plan.alike >= 0 || plan.learns || (plan.foretold >= 0 && tree.foretells())) look_ahead(wanted);
+            if (plan.alike >= 0 || plan.learns) look_ahead(wanted);
         }
         asked_ = static_cast<int64_t>(wanted.size() - first_);
     }
@@ -59,17 +59,8 @@ class SentenceSearch {
         static thread_local std::vector<Choice> choices;
         choices.clear();
         tree[node].broken = table[0] != table[0];  // what was evaluated in vain does no harm
-        if (!tree[node].broken) rules_->read_table(row_, tree[node].depth, table, best, false, choices);
+        if (!tree[node].broken) rules_->read_table(row_, tree[node].depth, table, best, choices);
         tree.note(node, choices);
-    }
-
-    // Notes what is expected a given number of tokens behind a prefix, best first.
-    void foretell(int64_t node, int64_t distance, const float* table, int64_t best) {
-        static thread_local std::vector<Choice> choices;
-        choices.clear();
-        if (table[0] == table[0])
-            rules_->read_table(row_, tree[node].depth + distance, table, best, true, choices);
-        tree.foretell(node, distance, choices);
     }
 
     // Searches on as far as tables go; false: the model gave no numbers where the search needs them.
@@ -87,13 +78,6 @@ class SentenceSearch {
         gains.push_back(depth - before);
         if (*planner_) learn();
         return true;
-    }
-
-    // The prefix before the best hypothesis, if the last call has evaluated it; else -1.
-    int64_t before_best() const {
-        if (done || active.empty()) return -1;
-        const int64_t node = tree[active[0].node].parent;
-        return node >= 0 && tree[node].call == calls ? node : -1;
     }
 
   private:
@@ -197,23 +181,21 @@ class SentenceSearch {
     // Requests a prefix that the search ahead reads, if that is worth it; false where there is no room for it.
     bool consider(int64_t node, double behind, std::vector<int64_t>& wanted) {
         if (tree.evaluated(node) || tree.requested(node, calls)) return true;
-        const Why why = tree.foreseen(node, calls);
-        if (why == AWAITED) return true;
-        const int64_t last = Planner::last_gap(why);
-        const int64_t gap = behind < static_cast<double>(last) ? static_cast<int64_t>(behind) : last;
-        const bool worth = gap <= (why == ALIKE ? plan_.alike : plan_.foretold);
+        if (!tree.foreseen(node, calls)) return true;
+        const auto gap = static_cast<int64_t>(std::min(static_cast<double>(LAST_GAP), behind));
+        const bool worth = gap <= plan_.alike;
         if (worth && left_ <= 0) return false;
-        if (worth || why == ALIKE) waiting_.push_back({node, gap, why});
+        waiting_.push_back({node, gap, ALIKE});
         if (!worth) return true;
         --left_;
         // Behind a prefix that is not evaluated nothing can be.
         const int64_t parent = tree[node].parent;
         const bool lost = !tree.evaluated(parent) && tree[parent].call != calls;
-        if (lost || (why == ALIKE && shadowing_)) {
+        if (lost || shadowing_) {
             tree[node].shadow = calls;
             ++shadow_.asked;
         } else {
-            request_ahead(node, why, wanted);
+            request_ahead(node, ALIKE, wanted);
         }
         return true;
     }
