@@ -17,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.jobs.job import BulkError
 from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
-from fairseq_aggdec.methods.table import method_of
 from fairseq_aggdec.packed.files import CHECKPOINT, stamp
 from fairseq_aggdec.packed.folder import is_folder
 
@@ -110,10 +110,10 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
         BulkError: names the two options that do not go together.
     """
     settings = read_settings(cfg.task)
-    reads = method_of(settings.decoding).reads(settings)
+    drafts = kind_of(settings.decoding).model_drafts
     clocked = {
-        "--draft-tokens auto": "draft_vocabulary" in reads and settings.draft_tokens == "auto",
-        "--draft-tree auto": "draft_tree" in reads and settings.draft_tree == "auto",
+        "--draft-tokens auto": drafts and settings.draft_tokens == "auto",
+        "--draft-tree auto": drafts and settings.draft_tree == "auto",
     }
     lossy = {
         "--acceptance": not settings.acceptance.lossless,

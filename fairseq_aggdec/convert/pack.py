@@ -28,7 +28,6 @@ from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import NEW
 from fairseq_aggdec.packed.folder import is_folder, write
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
-from fairseq_aggdec.windows.draft import Proposing
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,7 +110,7 @@ def _drafter(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.
     cfg = make_config([str(path)], str(data), "greedy", 1, state.get("cfg") or {}, {})
     model = load_drafter(str(path), TranslationAggdecTask.setup_task(cfg.task))
     int8 = kind == "int8"
-    drafter = NarDrafter(model, precision=Precision(int8=int8), proposing=Proposing(int8=int8))
+    drafter = NarDrafter(model, precision=Precision(int8=int8), int8=int8)
     drafter.pack_decoder()
     if not model.shares_encoder:
         drafter.pack_encoder()

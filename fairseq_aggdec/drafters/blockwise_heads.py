@@ -42,7 +42,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         """Looks at the weights and packs the heads now instead of with the first batch."""
         self._check(verifier.members[0])
         if not self.broken:
-            verifier.heads.compiled(self.proposing)
+            verifier.heads.compiled(self.int8)
 
     def release(self) -> None:
         super().release()
@@ -71,7 +71,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         broken = (broken_weight(part) for part in parts if part is not None)
         weight = next((name for name in broken if name is not None), None)
         fast = member.decoder.packed
-        self.lay_out(decoder, replace(member.precision, int8=self.proposing.int8), fast)
+        self.lay_out(decoder, replace(member.precision, int8=self.int8), fast)
         self.broken = weight is not None
         if weight is not None:
             self._stop(f"NaN or infinity in their weight {weight}")
@@ -84,7 +84,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         self._place()
         read = rows_at(self.features, self.places)  # (B, C)
         last = to_device(last_tokens(state), state.device)
-        logits = self.verifier.heads.propose(read, size + 1, self.proposing, last)
+        logits = self.verifier.heads.propose(read, size + 1, self.int8, last)
         return self.path(self.chosen(*logits, last), room, state.eos)
 
     def copies(self) -> Copies | None:
@@ -92,7 +92,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def in_library(self, state: DecodeState) -> CompiledHeadDrafts | None:
         heads, proposer = self.verifier.heads, self.proposer
-        found = heads.compiled(self.proposing) if has_budget(self.draft_length) else None
+        found = heads.compiled(self.int8) if has_budget(self.draft_length) else None
         compiled, project_out = heads.packed.compiled, heads.packed.project_out
         # Behind a projection, what heads read is of another size than what layers write.
         if found is None or proposer is None or compiled is None or project_out is not None:
@@ -127,7 +127,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
         last = None if self.chain is None else board.tokens[owners, rows.base]
-        logits = self.verifier.heads.propose(features, shape.width, self.proposing, last)
+        logits = self.verifier.heads.propose(features, shape.width, self.int8, last)
         return self.chosen(*logits, last)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:

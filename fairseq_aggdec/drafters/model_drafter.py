@@ -18,10 +18,8 @@ from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
-    AS_VERIFIED,
     BatchVerdict,
     Draft,
-    Proposing,
     Verdict,
 )
 
@@ -31,7 +29,7 @@ class ModelDrafter(DeviceDrafter):
 
     Args:
         draft_length: says how many tokens to draft.
-        proposing: how drafts are computed.
+        int8: drafts are computed in 8 bits.
         nodes: how large the tree of each row is; None: one path is drafted.
 
     Attributes:
@@ -49,10 +47,10 @@ class ModelDrafter(DeviceDrafter):
     def __init__(
         self,
         draft_length: DraftLength,
-        proposing: Proposing = AS_VERIFIED,
+        int8: bool = False,
         nodes: NodeBudget | None = None,
     ):
-        self.draft_length, self.proposing = draft_length, proposing
+        self.draft_length, self.int8 = draft_length, int8
         self.trees = None if nodes is None else TreeGrower(nodes)
 
     def release(self) -> None:
@@ -90,7 +88,7 @@ class ModelDrafter(DeviceDrafter):
         self.chain = None if decoder.chain is None else FastChain(decoder, precision)
         self.proposer = None
         if packed is not None:
-            vocabulary = packed.draft_projection(self.proposing)
+            vocabulary = packed.draft_projection(self.int8)
             self.proposer = proposer(decoder, vocabulary, self.chain)
 
     def planned(self, rows: int) -> int:

@@ -32,12 +32,10 @@ from fairseq_aggdec.search.compiled.searches import SlotOptionsStruct
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
-    AS_VERIFIED,
     NO_COPIES,
     BatchVerdict,
     Copies,
     Draft,
-    Proposing,
     Verdict,
 )
 from fairseq_aggdec.windows.transfer import PendingCopy, Watch, to_device
@@ -51,8 +49,8 @@ class NarDrafter(ModelDrafter):
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         draft_length: says how many tokens to draft, at most the trained number, which is the default.
-        precision: how the drafter computes, but for ``int8``, which ``proposing`` says.
-        proposing: how drafts are computed.
+        precision: how the drafter computes, but for its ``int8``.
+        int8: drafts are computed in 8 bits.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
 
     Attributes:
@@ -64,12 +62,12 @@ class NarDrafter(ModelDrafter):
         model: NarDrafterModel,
         draft_length: DraftLength | None = None,
         precision: Precision = EXACT,
-        proposing: Proposing = AS_VERIFIED,
+        int8: bool = False,
         nodes: NodeBudget | None = None,
     ):
-        super().__init__(draft_length or DraftLength(model.decoder.block_size), proposing, nodes)
+        super().__init__(draft_length or DraftLength(model.decoder.block_size), int8, nodes)
         self.model = model
-        self.precision = replace(precision, int8=proposing.int8)
+        self.precision = replace(precision, int8=int8)
         self.longest = model.decoder.max_positions()
         self.release()
         self.refreshed = False  # whether packed weights are known to be those of the current batch
@@ -209,14 +207,14 @@ class NarDrafter(ModelDrafter):
 
     def _chosen(self, features: Tensor, last: Tensor | None) -> Tensor:
         """(B, k) int64, the block made of the slots' features (B, k, C) behind the last tokens (B,)."""
-        return self.chosen(features, self.slots.slot_logits(features, self.proposing), last)
+        return self.chosen(features, self.slots.slot_logits(features, self.int8), last)
 
     def _logits(self, features: Tensor, last: Tensor | None) -> Tensor:
         """(B, k, M) what the slots say of the tokens of :meth:`_chosen`."""
         if self.chain is not None and last is not None:
             before = tokens_before(last, self._chosen(features, last))
             features = self.chain.conditioned(features, before.unsqueeze(2)).squeeze(2)
-        return self.slots.slot_logits(features, self.proposing)
+        return self.slots.slot_logits(features, self.int8)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
         features = self.slots.block_features(self._prefixes(state), block_size)

@@ -26,7 +26,6 @@ from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.search.board import Board, Rows, Shape
-from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
@@ -63,10 +62,10 @@ class LayerSlots:
         tokens = to_device(rows, self.device)
         return decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
 
-    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
-        """(B, k, C) -> (B, k, M), over the first types of the dictionary or all."""
+    def slot_logits(self, features: Tensor, int8: bool = False) -> Tensor:
+        """(B, k, C) -> (B, k, V)."""
         logits: Tensor = self.model.decoder.output_layer(features)
-        return logits[..., : proposing.types or None]
+        return logits
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows, in this order."""
@@ -234,8 +233,8 @@ class CachedSlots:
         features = self.reader.features(window).index_select(0, picked.flatten())
         return features.view(shape.rows, block_size, -1), last
 
-    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
-        project = self.reader.packed.draft_projection(proposing)
+    def slot_logits(self, features: Tensor, int8: bool = False) -> Tensor:
+        project = self.reader.packed.draft_projection(int8)
         return project(features.flatten(0, 1)).unflatten(0, features.shape[:2])
 
     def keep_rows(self, rows: Sequence[int]) -> None:

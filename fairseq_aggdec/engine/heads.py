@@ -19,7 +19,6 @@ from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import HeadsStruct, ProductStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.masks import additive_mask, mask_of_rows
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
@@ -231,7 +230,7 @@ class DecoderHeads:
         self.packed, self.decoder = packed, packed.decoder
         self.exact = self.drafting = FastHeads(self.decoder.heads, packed.precision)
         self.first = self.exact.first
-        self.proposing = AS_VERIFIED
+        self.int8 = False  # as proposals are computed
         self.layers: FastHeadLayers | None = None
 
     def start(self, encoder_out: EncoderOut, rows: int) -> None:
@@ -242,24 +241,24 @@ class DecoderHeads:
         """Keeps the given rows of the batch, in this order."""
         self.sentences = [self.sentences[row] for row in rows]
 
-    def _propose_as(self, proposing: Proposing) -> None:
-        """Has the heads ready that compute proposals in this way."""
-        if proposing == self.proposing:
+    def _propose_in(self, int8: bool) -> None:
+        """Has the heads ready that compute proposals in 8 bits, or as the model computes."""
+        if int8 == self.int8:
             return
-        self.proposing, precision = proposing, self.packed.precision
+        self.int8, precision = int8, self.packed.precision
         self.drafting, self.layers = self.exact, None
-        if proposing.int8 and not precision.int8:
+        if int8 and not precision.int8:
             self.drafting = FastHeads(self.decoder.heads, replace(precision, int8=True))
 
-    def compiled(self, proposing: Proposing) -> CompiledHeads | None:
+    def compiled(self, int8: bool) -> CompiledHeads | None:
         """Parameters that the library needs to propose; None where it does not represent the heads or their layers."""
-        self._propose_as(proposing)
+        self._propose_in(int8)
         if self.drafting.struct is None:
             return None
         struct = HeadsStruct.from_buffer_copy(self.drafting.struct)
         if self.decoder.head_layers is None:
             return CompiledHeads(struct, self.drafting)
-        layers = self._head_layers(proposing)
+        layers = self._head_layers()
         if layers.compiled is None:
             return None
         struct.heard = layers.heard.data_ptr()
@@ -267,9 +266,9 @@ class DecoderHeads:
             struct, self.drafting, layers, self.decoder.head_layers.opening.detach()
         )
 
-    def _head_layers(self, proposing: Proposing) -> FastHeadLayers:
+    def _head_layers(self) -> FastHeadLayers:
         if self.layers is None:
-            int8 = proposing.int8 or self.packed.precision.int8
+            int8 = self.int8 or self.packed.precision.int8
             self.layers = FastHeadLayers(self.decoder, replace(self.packed.precision, int8=int8))
         return self.layers
 
@@ -277,28 +276,26 @@ class DecoderHeads:
         self,
         features: Tensor,
         block_size: int,
-        proposing: Proposing = AS_VERIFIED,
+        int8: bool = False,
         chosen: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Features (R, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (R, C_out).
+        """Features (R, ``block_size`` - 1, C_out) and logits (..., V) of heads 2 to ``block_size``, from (R, C_out).
 
         Args:
             features: of one position in each of the first R rows of the batch.
             block_size: heads, head 1 among them.
-            proposing: how they are computed.
+            int8: they are computed in 8 bits.
             chosen: (R,) int64, the tokens of head 1 there, which the layers of the heads read.
         """
-        self._propose_as(proposing)
-        others = self._others(features, block_size, proposing, chosen)
-        logits = self.packed.draft_projection(proposing)(others.flatten(0, 1))
+        self._propose_in(int8)
+        others = self._others(features, block_size, chosen)
+        logits = self.packed.draft_projection(int8)(others.flatten(0, 1))
         return others, logits.unflatten(0, others.shape[:2])
 
-    def _others(
-        self, features: Tensor, block_size: int, proposing: Proposing, chosen: Tensor | None
-    ) -> Tensor:
+    def _others(self, features: Tensor, block_size: int, chosen: Tensor | None) -> Tensor:
         if self.decoder.head_layers is None:
             return self.drafting.others(features, block_size)
         assert chosen is not None
-        layers = self._head_layers(proposing)
+        layers = self._head_layers()
         others = self.drafting.others(features, block_size, layers.heard, chosen)
         return layers(others, chosen, self.encoder_out, self.sentences[: features.size(0)])

@@ -21,14 +21,12 @@ from fairseq_aggdec.engine.linear import (
     FastNorm,
     fold_biases,
     optional_norm,
-    some_outputs,
 )
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
 from fairseq_aggdec.kernels.gpu.products import MOST_ROWS
-from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
@@ -170,7 +168,7 @@ class PackedDecoder:
         self.fusible = on_gpu and all(one.fusible for one in parts) and len(placements) == 1
         self.compiled = compile_layers(self.layers, self.norm, self.embedding.form())
         self.project_vocabulary = linear([decoder.output_projection], precision)
-        self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
+        self.project_drafts: FastLinear | Int8Linear | None = None  # in 8 bits
         self.span: int | None = getattr(decoder, "attention_span", None)
 
     def read_source(
@@ -264,13 +262,11 @@ class PackedDecoder:
             return self.norm
         return self.layers[-1].feed_forward.norm
 
-    def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:
-        """The layer from which a drafter chooses: (N, C_out) -> (N, M), the first types of the dictionary or all."""
-        if proposing != self.proposing:
-            self.proposing, projection = proposing, self.decoder.output_projection
-            self.project_drafts = self.project_vocabulary
-            cheaper = proposing.int8 and not self.precision.int8
-            if 0 < proposing.types < projection.out_features or cheaper:
-                part = some_outputs(projection, slice(proposing.types or None))
-                self.project_drafts = linear([part], replace(self.precision, int8=proposing.int8))
+    def draft_projection(self, int8: bool) -> FastLinear | Int8Linear:
+        """The layer from which a drafter chooses: (N, C_out) -> (N, V), in 8 bits or as the model computes."""
+        if not int8 or self.precision.int8:
+            return self.project_vocabulary
+        if self.project_drafts is None:
+            precision = replace(self.precision, int8=True)
+            self.project_drafts = linear([self.decoder.output_projection], precision)
         return self.project_drafts

@@ -8,7 +8,7 @@ from fairseq_aggdec.methods.shared.amounts import (
     blockwise_size,
     choosing,
     drafted_nodes,
-    proposing,
+    drafts_in_int8,
     with_what_pays,
 )
 from fairseq_aggdec.search.drafter import Drafter
@@ -18,7 +18,7 @@ def draft(request: Request) -> Drafter:
     models = request.models
     cfg = with_what_pays(request.cfg, models)
     size = choosing(cfg, blockwise_size(cfg, models) - 1, models[0])
-    return BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, models[0]))
+    return BlockwiseHeadsDrafter(size, drafts_in_int8(cfg), drafted_nodes(cfg, models[0]))
 
 
 METHOD = loop_method("blockwise", draft, model_reads)

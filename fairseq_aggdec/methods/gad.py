@@ -8,7 +8,7 @@ from fairseq_aggdec.methods.refusing import precision
 from fairseq_aggdec.methods.shared.amounts import (
     drafted_nodes,
     drafted_size,
-    proposing,
+    drafts_in_int8,
     with_what_pays,
 )
 from fairseq_aggdec.methods.shared.loading import load_drafter
@@ -27,12 +27,12 @@ def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
     if drafter.shares_encoder and len(models) == 1:
         check_shared_encoder(drafter, models[0])
     size, nodes = drafted_size(cfg, drafter), drafted_nodes(cfg, drafter)
-    return NarDrafter(drafter, size, precision(cfg), proposing(cfg), nodes)
+    return NarDrafter(drafter, size, precision(cfg), drafts_in_int8(cfg), nodes)
 
 
 def model_reads(settings: Settings) -> set[str]:
     """The options about drafts of a method whose model drafts."""
-    return {"draft_tokens", "draft_tree", "draft_vocabulary", "int8", "acceptance"}
+    return {"draft_tokens", "draft_tree", "int8", "acceptance"}
 
 
 def reads(settings: Settings) -> set[str]:

@@ -11,7 +11,7 @@ from fairseq_aggdec.methods.options.settings import Settings
 
 def reads(settings: Settings) -> set[str]:
     """Names what the method reads, and what it refuses since nobody verifies."""
-    refused = {"acceptance", "draft_tree", "draft_vocabulary"}
+    refused = {"acceptance", "draft_tree"}
     return refused | {"drafter_path", "draft_tokens", "int8", "no_graphs", "low_memory"}
 
 
@@ -21,7 +21,6 @@ def build(request: Request) -> Any:
     verified = {
         f"--acceptance {cfg.acceptance}": not cfg.acceptance.lossless,
         "--draft-tree": cfg.draft_tree is not None,
-        "--variant draft-vocabulary": cfg.draft_vocabulary,
         cfg.as_given("draft_tokens"): cfg.draft_tokens == "auto",
         "--int8 drafts": cfg.int8 == "drafts",
         "--print-alignment": request.option("print_alignment"),

@@ -43,22 +43,6 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Proposing:
-    """Tells how a model computes what it proposes, which need not be as exact as what verifies it.
-
-    Attributes:
-        types: choose among the first ``types`` of the dictionary; 0: among all.
-        int8: compute in 8 bits, on CPU in fp32, where that is faster.
-    """
-
-    types: int = 0
-    int8: bool = False
-
-
-AS_VERIFIED = Proposing()
-
-
-@dataclass(frozen=True)
 class Copies:
     """Drafts that are copied from a text for each sentence of a batch.
 

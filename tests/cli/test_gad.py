@@ -81,7 +81,6 @@ def test_half_precision(trained: Trained, tmp_path: Path, stock: Result, options
         "--draft-tokens 2",
         "--draft-tokens auto",
         "--batch-size 1",
-        "--variant draft-vocabulary=9",
         "--int8 drafts",
         "--draft-tree 6",
         "--draft-tree auto --batch-size 7",

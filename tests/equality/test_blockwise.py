@@ -16,7 +16,6 @@ from fairseq_aggdec.engine.heads import FastHeads
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Proposing
 from tests.support import (
     assert_same,
     generate,
@@ -60,7 +59,7 @@ def chained(layout: str = "per-head", identity: bool = False) -> Any:
 def blockwise(
     model: Any, sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
 ) -> Any:
-    names = ("draft_tokens", "draft_vocabulary", "acceptance", "draft_tree")
+    names = ("draft_tokens", "acceptance", "draft_tree")
     chosen = {name: options.pop(name) for name in names if name in options}
     return generate(make_task("blockwise", **chosen), [model], sample, prefix, **options)
 
@@ -115,7 +114,7 @@ def test_a_chain_over_the_heads(layout: str, identity: bool, rows: int) -> None:
     prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
     for options in ({}, {"min_len": 6, "max_len_b": 9}):
         expected = stock([model], sample, prefix, **options)
-        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9}):
+        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}):
             for nodes in (None, "1", "7", "auto"):
                 found = blockwise(model, sample, prefix, draft_tree=nodes, **chosen, **options)
                 assert_same(found, expected)
@@ -180,15 +179,6 @@ def test_wider_trees_save_iterations() -> None:
     assert steps == sorted(steps, reverse=True) and steps[-1] < steps[0]
 
 
-@pytest.mark.parametrize("types", [4, 10, 1000])
-def test_drafts_among_few_types(types: int) -> None:
-    model = headed()
-    sample = make_batch(random_sources(9, 5))
-    assert_same(blockwise(model, sample, draft_vocabulary=types), stock([model], sample))
-    with pytest.raises(ValueError, match="--variant draft-vocabulary=-1: it must be at least 0"):
-        blockwise(model, sample, draft_vocabulary=-1)
-
-
 @LAYOUTS
 @FIRST
 def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
@@ -202,23 +192,18 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
         for block_size in (2, 3, 4):
             found = decoder.heads.exact.others(features, block_size)
             torch.testing.assert_close(found, expected[:, 1:block_size])
-        proposed, among_few = (
-            decoder.heads.propose(features, 4)[1],
-            decoder.heads.propose(features, 4, Proposing(types=9))[1],
-        )
+        _, proposed = decoder.heads.propose(features, 4)
     logits = model.decoder.output_projection(model.decoder.heads(features, range(1, 4)))
     torch.testing.assert_close(proposed, logits)
-    torch.testing.assert_close(among_few, logits[..., :9])
 
 
 @LAYOUTS
 @FIRST
 def test_proposals_in_8_bits_change_no_output(layout: str, identity: bool) -> None:
     model, sample = headed(layout, identity), make_batch(random_sources(4, 5))
-    for options in ({}, {"draft_vocabulary": 9}):
-        task = make_task("blockwise", int8="drafts", **options)
-        assert_same(generate(task, [model], sample), stock([model], sample))
-        assert task.counters.drafted > 0
+    task = make_task("blockwise", int8="drafts")
+    assert_same(generate(task, [model], sample), stock([model], sample))
+    assert task.counters.drafted > 0
 
 
 @LAYOUTS

@@ -64,7 +64,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Any:
         **options: Any,
     ) -> Any:
         monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
-        names = ("draft_tokens", "acceptance", "int8", "draft_vocabulary", "draft_tree")
+        names = ("draft_tokens", "acceptance", "int8", "draft_tree")
         chosen = {name: options.pop(name) for name in names if name in options}
         task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **chosen)
         return generate(task, verifiers, sample, prefix, **options)
@@ -91,7 +91,7 @@ def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -
 def test_trees(gad: Any, variant: dict[str, Any], nodes: str) -> None:
     verifier, model = make_model(make_task(), 5), drafter(**variant)
     sample = make_batch(random_sources(4, 6))
-    for options in ({}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9, "int8": "drafts"}):
+    for options in ({}, {"draft_tokens": "auto"}, {"int8": "drafts"}):
         found = gad(model, [verifier], sample, draft_tree=nodes, **options)
         assert_same(found, stock([verifier], sample))
 

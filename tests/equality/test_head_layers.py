@@ -9,7 +9,6 @@ import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.models.block_heads import other_heads
-from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from tests.equality.test_blockwise import blockwise, headed
 from tests.support import (
     assert_same,
@@ -46,7 +45,7 @@ def test_output_is_head_1s_own(pre_norm: bool, chain: bool, rows: int) -> None:
     prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
     for options in ({}, {"min_len": 6, "max_len_b": 9}):
         expected = stock([model], sample, prefix, **options)
-        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}, {"draft_vocabulary": 9}):
+        for chosen in ({}, {"draft_tokens": 2}, {"draft_tokens": "auto"}):
             for nodes in (None, "7", "auto"):
                 found = blockwise(model, sample, prefix, draft_tree=nodes, **chosen, **options)
                 assert_same(found, expected)
@@ -70,11 +69,11 @@ def test_layers_say_what_the_module_says(pre_norm: bool, dtype: torch.dtype) -> 
         without = model.decoder.heads(features, range(1, 4))
         assert (expected - without).abs().mean() > 0.5
         for count in (4, 2):
-            found, _ = fast.heads.propose(features, count, AS_VERIFIED, chosen)
+            found, _ = fast.heads.propose(features, count, chosen=chosen)
             torch.testing.assert_close(found.to(dtype), expected[:, : count - 1], **close)
         fast.keep_rows([1, 5, 3])
         for rows in [1, 5, 3], [1, 5]:  # the first rows that are left
-            found, _ = fast.heads.propose(features[rows], 4, AS_VERIFIED, chosen[rows])
+            found, _ = fast.heads.propose(features[rows], 4, chosen=chosen[rows])
             torch.testing.assert_close(found.to(dtype), expected[rows], **close)
 
 
@@ -156,8 +155,5 @@ def test_another_way_of_proposing_makes_other_layers() -> None:
     with torch.inference_mode():
         encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
         fast.start(encoder_out, 2, 9)
-        found = [
-            fast.heads.propose(features, 4, Proposing(0, int8), chosen)[0]
-            for int8 in (False, True, False)
-        ]
+        found = [fast.heads.propose(features, 4, int8, chosen)[0] for int8 in (False, True, False)]
     assert torch.equal(found[0], found[2]) and not torch.equal(found[0], found[1])

@@ -25,7 +25,6 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.switches import INSTRUCTIONS, VARIABLE
 from fairseq_aggdec.methods import gad as gad_method
-from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
@@ -202,11 +201,11 @@ def test_block_heads(layout: str, identity: bool) -> None:
     expected = one_by_one(model, sources)
     assert_identical(decode("blockwise", model, make_batch(sources)), expected)
     decoder = CachedDecoder(model.decoder, Precision(int8=True))
-    packed, heads, proposing = decoder.packed, decoder.heads, Proposing(int8=True)
+    packed, heads = decoder.packed, decoder.heads
     assert heads is not None
-    heads.propose(torch.randn(2, packed.decoder.output_projection.in_features), 2, proposing)
+    heads.propose(torch.randn(2, packed.decoder.output_projection.in_features), 2, True)
     assert heads.drafting is heads.exact  # the weights are not laid out twice
-    assert packed.draft_projection(proposing) is packed.project_vocabulary
+    assert packed.draft_projection(True) is packed.project_vocabulary
 
 
 @pytest.mark.parametrize("options", [KINDS["norm behind"], KINDS["norm before"]])

@@ -11,14 +11,13 @@ from torch import Tensor
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.engine import int8
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.windows.draft import Proposing
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.support import make_batch, random_sources
 
 
-def block_logits(slots: Any, prefixes: list[list[int]], block_size: int, types: int = 0) -> Tensor:
+def block_logits(slots: Any, prefixes: list[list[int]], block_size: int) -> Tensor:
     features = slots.block_features(prefixes, block_size)
-    found: Tensor = slots.slot_logits(features, Proposing(types=types))
+    found: Tensor = slots.slot_logits(features)
     return found
 
 
@@ -65,6 +64,6 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         for slots in (fast, plain):
             slots.keep_rows([2, 1])
         prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
-        found, expected = (block_logits(slots, prefixes, 4, types=7) for slots in (fast, plain))
+        found, expected = (block_logits(slots, prefixes, 4) for slots in (fast, plain))
         assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -30,7 +30,6 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
-from fairseq_aggdec.windows.draft import Proposing
 from scripts.forced_drafts import KINDS, ForcedDrafter
 from tests.fuzz.cases import Case
 from tests.random_models import (
@@ -101,18 +100,18 @@ class CaseSession(Session):
                 kind,
                 lambda kind=kind: ForcedDrafter(kind, case.draft_length, types, outputs()),
             )
-        proposing = Proposing(case.types, case.draft_int8 and int8_available())
+        int8 = case.draft_int8 and int8_available()
         for name, nodes in (("", None), (" tree", NodeBudget(case.nodes))):
             yield (
                 f"gad{name}",
-                lambda nodes=nodes: NarDrafter(self.nar, proposing=proposing, nodes=nodes),
+                lambda nodes=nodes: NarDrafter(self.nar, int8=int8, nodes=nodes),
             )
             if case.heads:
                 size = case.heads["block_size"] - 1
                 yield (
                     f"blockwise{name}",
                     lambda nodes=nodes, size=size: BlockwiseHeadsDrafter(
-                        DraftLength(size), proposing, nodes
+                        DraftLength(size), int8, nodes
                     ),
                 )
 

@@ -71,7 +71,7 @@ class Case:
         longest: source, in words.
         sentences, batch_size, draft_length, beam: of this case's decodings.
         nodes: of the trees that heads and drafter grow.
-        types, draft_int8: how these draft.
+        draft_int8: these draft in 8 bits.
         strict, dtype: width of windows and precision under ``--strict``.
         real: a folder of binary data and a checkpoint, in place of random models and sentences.
     """
@@ -96,7 +96,6 @@ class Case:
     draft_length: int = 5
     beam: int = 4
     nodes: int = 9
-    types: int = 0
     draft_int8: bool = False
     strict: int = 4
     dtype: str = "float32"
@@ -142,7 +141,6 @@ class Case:
             draft_length=chosen.choice((1, 2, 5, 10, 25)),
             beam=chosen.randint(2, 10),
             nodes=chosen.choice((1, 4, 9, 25)),
-            types=chosen.choice((0, 0, 9)),
             draft_int8=chosen.random() < 0.3,
             strict=chosen.choice((2, 3, 5, 16)),
             dtype=chosen.choice(("float32", "float16", "bfloat16")),

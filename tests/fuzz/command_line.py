@@ -81,8 +81,14 @@ OWN: dict[str, tuple[Any, ...]] = {
     "--strict": (0, 1, 4, -2),
     "--acceptance": ("exact", "top-beta:3:0", "top-beta:0", "top-k", "distance", "min:2", "min:0"),
     "--variant": (
-        *("draft-vocabulary=0", "draft-vocabulary=9", "draft-vocabulary=-1", "iad-match=unique"),
-        *("iad-match=longest", "iad-match=recent", "end-condition=all", "dedup=2", "dedup"),
+        *(
+            "iad-match=unique",
+            "iad-match=longest",
+            "iad-match=recent",
+            "end-condition=all",
+            "dedup=2",
+            "dedup",
+        ),
     ),
     "--draft-from": ("source", "file", "none"),
     "--draft-file": ("drafts.txt", "missing.txt"),

@@ -122,9 +122,6 @@ class Settings:
         "there and, where no suffix occurs, behind the rejected token (aligned)",
         *("aligned", "unique", "longest", "recent"),
     )
-    draft_vocabulary: int = variant(
-        0, "gad, blockwise: draft among the first N types of the target dictionary; 0: among all"
-    )
     end_condition: str = variant(
         "first",
         "interleaved: a hypothesis ends with the first </s> of a step (as in the paper), or when all words behind it "

@@ -18,7 +18,6 @@ from fairseq_aggdec.engine.precision import computes_bf16, precision_name
 from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-from fairseq_aggdec.windows.draft import Proposing
 
 logger = logging.getLogger(__name__)
 
@@ -112,15 +111,12 @@ def choosing(cfg: Settings, most: int, model: Any) -> DraftLength:
     return AdaptiveDraftLength(most, not on_gpu(model), per_batch=precision_name(model) != "fp32")
 
 
-def proposing(cfg: Settings) -> Proposing:
-    """Tells how a model computes its drafts."""
-    types, int8 = cfg.draft_vocabulary, cfg.int8 == "drafts"
-    if types < 0:
-        raise ValueError(f"{cfg.as_given('draft_vocabulary')}: it must be at least 0")
-    if int8 and not int8_available():
+def drafts_in_int8(cfg: Settings) -> bool:
+    """Tells whether a model computes its drafts in 8 bits."""
+    if cfg.int8 == "drafts" and not int8_available():
         logger.warning("--int8 drafts has no effect without the compiled kernels")
-        int8 = False
-    return Proposing(types, int8 or cfg.int8_all)
+        return False
+    return cfg.int8 in ("drafts", "all")
 
 
 def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:

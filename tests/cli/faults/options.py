@@ -54,13 +54,11 @@ SENSELESS = [
     ("iad", "--draft-tokens many", "--draft-tokens many"),
     ("gad", "--draft-tokens -3", "--draft-tokens -3"),
     ("gad", "--acceptance min:99", "--acceptance min:99"),
-    ("gad", "--variant draft-vocabulary=-1", "--variant draft-vocabulary=-1"),
     ("gad", "--draft-tree 0", "--draft-tree 0"),
     ("gad", "--draft-tree many", "--draft-tree many"),
     ("nar", "--draft-tokens auto", "--draft-tokens auto"),
     ("nar", "--acceptance top-beta", "--acceptance top-beta"),
     ("nar", "--acceptance min:2", "--acceptance min:2"),
-    ("nar", "--variant draft-vocabulary=5", "draft-vocabulary"),
     ("nar", "--int8 drafts", "--int8 drafts"),
     ("nar", "--draft-tree 5", "--draft-tree"),
     ("nar", "--print-alignment", "--print-alignment"),
@@ -126,7 +124,6 @@ HUGE = [
     ("lattice", "--nbest 1000"),
     ("greedy", "--shortlist 1000000"),
     ("iad", "--acceptance top-beta:1000000:0"),
-    ("gad", "--variant draft-vocabulary=1000000"),
     ("interleaved", "--variant dedup=1000000"),
     ("interleaved", "--beam 1000000 --variant dedup=0"),
     ("greedy", "--no-repeat-ngram-size 1000000"),
@@ -158,7 +155,6 @@ def unused() -> list[Case]:
         "--variant stop-rule=any",
         "--variant length-penalty=gnmt",
         "--variant end-condition=all",
-        "--variant draft-vocabulary=5",
     ]
     options += ["--draft-tree 5"]
     return [

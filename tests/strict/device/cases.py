@@ -102,7 +102,6 @@ CASES = [
     _gad("gad, block size auto", {}, task={"draft_tokens": "auto"}),
     _gad("gad, trees", {}, task={"draft_tree": "7"}),
     _gad("gad, trees, next, chain, causal", NEXT_CHAIN, task={"draft_tree": "12"}),
-    _gad("gad, few types", {}, task={"draft_vocabulary": 9}),
     _gad(
         "gad, top-beta",
         {},
