@@ -25,7 +25,7 @@ from fairseq_aggdec.search.drafter import Drafter
 TIE_MARGIN = {"fp32": 1e-4, "tf32": 0.05, "fp16": 0.05, "bf16": 0.4}
 SCORE_TOLERANCE = {"fp32": 1e-4, "tf32": 0.05, "fp16": 0.05, "bf16": 0.4}
 
-EQUAL, TIE, BUG, MISSING = "equal", "tie", "BUG", "missing"
+TIE, BUG, MISSING = "tie", "BUG", "missing"
 
 
 @dataclass

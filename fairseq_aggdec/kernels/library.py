@@ -46,8 +46,8 @@ NO_MEMORY = (
 ALLOCATING = frozenset(
     f"aggdec_{name}"
     for name in (
-        *("average", "product", "best_tokens", "grow", "draft", "heads", "judge", "decode"),
-        *("encode", "read_source"),
+        *("average", "product", "best_tokens", "grow", "heads", "judge", "decode", "encode"),
+        "read_source",
     )
 )
 

@@ -206,11 +206,11 @@ def _is_checkpointed(module: nn.Module, forward: Any) -> bool:
     return getattr(inner, "__func__", None) is type(module).forward and inner.__self__ is module
 
 
-def patched(module: nn.Module, names: Iterable[str] | None = None) -> str | None:
-    """Names the first method that was put onto a module itself, None if none; of ``names`` only, if given."""
+def _patched(module: nn.Module) -> str | None:
+    """Names the first method that was put onto a module itself, None if none."""
     cls, own = type(module), vars(module)
-    for name in own if names is None else names:
-        if name not in own or _harmless(name) or not callable(getattr(cls, name, None)):
+    for name in own:
+        if _harmless(name) or not callable(getattr(cls, name, None)):
             continue
         if name == "forward" and _is_checkpointed(module, own[name]):
             continue
@@ -250,7 +250,7 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
     cls = type(module).__name__
     if gap := _redefined(module, kind.base):
         return gap
-    if name := patched(module):
+    if name := _patched(module):
         return f"a {cls} with a {name}() put onto it"
     if called and _hooked(module):
         return f"a {cls} with hooks"

@@ -53,10 +53,6 @@ class Tree:
             self.tokens.append(token)
         return found
 
-    def children(self, node: int) -> list[int]:
-        """The prefixes of one token more that were looked at."""
-        return [below for (above, _), below in self._children.items() if above == node]
-
     def path(self, node: int) -> list[int]:
         """The nodes that a prefix consists of, the root first."""
         found = [node]
