@@ -83,7 +83,6 @@ READ: list[tuple[bool, dict[str, Any], dict[str, Any]]] = [
     *((True, {}, {"grid": 1}), (True, {}, {"compiled": False}), (True, {}, {"project_out": 1})),
     (True, {}, {"kernel": None}),
     (False, {"search": BEAM}, {}),
-    (True, {"search": BEAM, "expects_heads": lambda: True}, {}),
 ]
 
 
