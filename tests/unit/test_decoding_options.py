@@ -69,8 +69,8 @@ def test_the_help_shows_what_an_option_takes() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("--variant dedub=2", "--variant dedub=2: give key=value with a key of iad-match, draft-"),
-        ("--variant dedup", "--variant dedup: give key=value with a key of iad-match, draft-"),
+        ("--variant dedub=2", "--variant dedub=2: give key=value with a key of iad-match, end-"),
+        ("--variant dedup", "--variant dedup: give key=value with a key of iad-match, end-"),
         ("--variant dedup=x", "--variant dedup=x: give a whole number"),
         ("--variant lattice-least-probability=x", "--variant lattice-.*=x: give a number"),
         ("--variant stop-rule=all", "--variant stop-rule=all: choose stock or any"),
