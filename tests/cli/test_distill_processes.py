@@ -58,8 +58,8 @@ def start(folder: Path, output: Path, *more: str) -> BaseProcess:
     return process
 
 
-def run_until(made: str) -> None:
-    """distill.py, that is killed at the moment when it makes a folder or moves a file to this place."""
+def run_until(made: str, number: int) -> None:
+    """distill.py, that gets a signal at the moment when it makes a folder or moves a file to this place."""
     came = False
 
     def watch(event: str, operands: tuple[object, ...]) -> None:
@@ -67,7 +67,7 @@ def run_until(made: str) -> None:
         found = event in ("os.mkdir", "os.rename") and not came
         if found and any(fnmatch(str(one), made) for one in operands[:2]):
             came = True
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     sys.addaudithook(watch)
     runpy.run_module(COMMAND[1], run_name="__main__")
@@ -82,23 +82,39 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-def test_kills_and_workers_change_nothing(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "more"),
+    [
+        (3, []),
+        # Drafts of a learned length, and what stands depends on them.
+        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta:9"]),
+    ],
+)
+def test_kills_and_workers_change_nothing(
+    workers: int, more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    if more:
+        undisturbed, tmp_path = tmp_path / "whole", tmp_path / "killed"
+        distill(folder, undisturbed, *more, "--keep-cut")
     whole, generator = shards(undisturbed), random.Random(3)
     assert len(whole) == COUNT
     for _ in range(2):
         target = len(shards(tmp_path)) + generator.randint(1, 4)
-        processes = [start(folder, tmp_path) for _ in range(3)]
+        processes = [start(folder, tmp_path, *more) for _ in range(workers)]
         kill_when(processes[0], lambda target=target: len(shards(tmp_path)) >= target)
         for process in processes:
             process.kill()
             process.join()
         assert 0 < len(shards(tmp_path)) < COUNT
-    last = [start(folder, tmp_path, "--keep-cut") for _ in range(3)]
+    last = [start(folder, tmp_path, *more, "--keep-cut") for _ in range(workers)]
     for process in last:
         process.join()
         assert process.exitcode == 0
     assert shards(tmp_path) == whole
-    distill(folder, tmp_path, "--merge")
+    if more:  # with what a merge drops by default, nothing would be left
+        distill(folder, tmp_path, *more, "--merge", "--keep-cut")
+    else:
+        distill(folder, tmp_path, *more, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
     left = {path.name for path in (tmp_path / "shards").iterdir()}
     assert left == {*whole, "train.job.json"}
@@ -109,7 +125,7 @@ def test_a_killed_merge_is_repeated(
     seen: str, folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    process = context.Process(target=run_until, args=(str(tmp_path / seen),))
+    process = context.Process(target=run_until, args=(str(tmp_path / seen), signal.SIGKILL))
     with mock.patch.object(
         sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]
     ):
@@ -119,6 +135,29 @@ def test_a_killed_merge_is_repeated(
     distill(folder, tmp_path, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
     assert not list(tmp_path.glob("merge.*"))
+
+
+def test_a_merge_that_stands_still_is_waited_for(
+    folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    seen = str(tmp_path / f"valid.{PAIR}.{random_models.SOURCE}.bin")
+    paused = context.Process(target=run_until, args=(seen, signal.SIGSTOP))
+    with mock.patch.object(
+        sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]
+    ):
+        paused.start()
+    stat = Path(f"/proc/{paused.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert paused.exitcode is None
+        paused.join(0.01)
+    try:
+        with mock.patch("time.sleep", lambda _: os.kill(paused.pid or 0, signal.SIGCONT)):
+            distill(folder, tmp_path)
+    finally:
+        paused.join()
+    assert paused.exitcode == 0
+    assert contents(tmp_path) == contents(undisturbed)
 
 
 # -- distill.sh and torchrun

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from fairseq_aggdec.convert.folder import read
 from fairseq_aggdec.convert.vocabulary import ABSENT, sides
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from tests import hugging_face_folders as folders
+from tests import warm
 from tests.support import assert_same
 
 pytest.importorskip("transformers")
@@ -182,3 +185,25 @@ def test_our_decoding_writes_what_stock_writes(pair: Pair, decoding: str, beam: 
         for generator in (ours, stock)
     )
     assert_same(found, expected)
+
+
+PLAIN = """
+import json, sys
+from fairseq.models.bart import BARTModel
+folder, *lines = sys.argv[1:]
+files = {"gpt2_encoder_json": folder + "/encoder.json", "gpt2_vocab_bpe": folder + "/vocab.bpe"}
+hub = BARTModel.from_pretrained(folder, **files).eval()
+found = hub.generate([hub.encode(line) for line in lines], beam=1, max_len_b=20)
+assert "fairseq_aggdec" not in sys.modules
+print(json.dumps([rows[0]["tokens"].tolist() for rows in found]))
+"""
+
+
+def test_the_hub_of_plain_fairseq_reads_it(tmp_path: Path) -> None:
+    """In a process that does not know this package. The hub forces <s> in front of the target."""
+    pair = converted("bart", tmp_path)
+    command = [warm.python(), "-c", PLAIN, str(pair.output), *folders.LINES]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    order = list(range(len(folders.LINES)))
+    assert json.loads(run.stdout.splitlines()[-1]) == generated(pair, order, 1, forced=0)
