@@ -177,7 +177,7 @@ def open_folder(path: str | os.PathLike[str]) -> PackedFolder:
 
 
 def _compared(folder: Path) -> Mapping[str, Any]:
-    """What :func:`_keep` wrote."""
+    """Reads what :func:`_keep` wrote; nothing if there is no such file or it cannot be read."""
     try:
         found = json.loads((folder / COMPARED).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
