@@ -5,10 +5,11 @@ of which it was made: the system says whether anybody has written to a mapping.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from fairseq_aggdec.kernels.layout import Layout
 from fairseq_aggdec.kernels.library import Product, kernels
 from fairseq_aggdec.kernels.mapped import mappings
+
+logger = logging.getLogger(__name__)
 
 PARTS = ("weight", "bias", "scales", "sums")  # of a product
 
@@ -56,17 +59,29 @@ class Stored:
         layout: of the weights.
         products: key -> sizes (``inputs``, ``outputs``) of a product.
         tensors: their parts, by ``KEY/PART``; views of the mapped file.
+        told: precisions of which was warned.
     """
 
     checkpoint: str
     layout: Layout
     products: Mapping[str, Mapping[str, int]]
     tensors: Mapping[str, Tensor]
+    told: set[str] = field(default_factory=set)
+
+    def warn_of(self, kind: str) -> None:
+        """Warns once where a model decodes in another precision than the one that it was packed for."""
+        if kind not in self.told and all(json.loads(key)[0] != kind for key in self.products):
+            self.told.add(kind)
+            logger.warning(
+                "%s was packed in another precision than %s, in which it decodes: its weights are packed anew",
+                *(self.checkpoint, kind),
+            )
 
     def product(self, kind: str, relu: bool, names: Sequence[str]) -> Product | None:
         key = key_of(kind, relu, names)
         sizes = self.products.get(key)
         if sizes is None:
+            self.warn_of(kind)
             return None
         weight, *rest = (self.tensors.get(f"{key}/{part}") for part in PARTS)
         assert weight is not None

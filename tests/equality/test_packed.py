@@ -119,6 +119,24 @@ def test_a_drafter_is_packed(
     assert packing == []
 
 
+def test_a_drafter_in_another_precision_is_packed_anew(
+    folder: Path, tmp_path: Path, packing: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "drafter.pt"
+    flags = ["--block-size", "4", "--share-decoder-input-output-embed"]
+    random_models.write_checkpoint(own, folder, "nar_drafter", *SMALL, *flags)
+    pack(own, folder, tmp_path / "packed", "int8")
+    expected = outputs(folder / "model.pt", folder, drafter_path=own, **DRAFTED)
+    packing.clear()
+    caplog.clear()
+    found = outputs(folder / "model.pt", folder, drafter_path=tmp_path / "packed", **DRAFTED)
+    assert found == expected
+    assert packing
+    (said,) = [one for one in caplog.messages if "another precision" in one]
+    assert str(tmp_path / "packed") in said
+    assert "fp32" in said
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["dense", "per-head"])
 def test_block_heads_are_packed(
