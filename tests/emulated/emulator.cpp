@@ -10,9 +10,7 @@
 // lie on pages of their own, these pages are closed until all threads of the block wait: whatever is there by then, and
 // whenever earlier kernels write it, the kernel cannot have read it, or written to it.
 
-#include <math.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -22,20 +20,13 @@
 #include <string>
 #include <vector>
 
-#define __global__
-#define __device__
-#define __shared__ __attribute__((section("shared_memory"))) static
-#define __launch_bounds__(...)
-// The compiler's checks are for the sources.
-#define UNCHECKED __attribute__((no_sanitize("alignment", "bounds")))
-#define APART UNCHECKED __attribute__((noipa))  // other fibers run within: nothing is known of memory behind it
+#include "emulator.h"
+
+#define APART __attribute__((noipa))  // other fibers run within: nothing is known of memory behind it
 
 extern unsigned char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
 
-struct Place {
-    unsigned x;
-};
-static Place threadIdx, blockIdx, blockDim;
+Place threadIdx, blockIdx, blockDim;
 
 namespace gpu {
 
@@ -43,10 +34,11 @@ constexpr unsigned WARP = 32, MOST = 1024;
 constexpr size_t STACK = 128 * 1024;
 
 enum Order { FORWARD, BACKWARD, RANDOM };  // of warps, of their lanes, and of blocks
+enum Waits { AS_WRITTEN, NOBODY, NOT_THE_LAST };  // the last thread of a block ends before it waits
 enum State { READY, IN_WARP, IN_BLOCK, WAITING, ENDED };
 
 struct Fiber {
-    void* at[5];         // where it goes on
+    void *at[5], *end[5]; // where it goes on, and where it ends
     bool made = false;   // it has a stack
     State state = ENDED;
     int line = 0;        // of the source, where it waits
@@ -55,28 +47,19 @@ struct Fiber {
     unsigned in[16], out[4];
 };
 
-// Pages of a tensor.
-struct Pages {
-    unsigned char* begin;
-    long long bytes, before;  // before: what of mprotect is allowed before the wait
-    const char* name;
-};
-
 struct Machine {
     Fiber fibers[MOST];
     std::vector<unsigned> warps, lanes, blocks;  // in the order in which they run
     unsigned met[MOST / WARP];                   // lanes of each warp that wait for the others
     unsigned threads = 0, own = 0, waiting = 0, early = 0, ended = 0;  // early: threads that wait for earlier kernels
-    const Pages* pages = nullptr;
-    long long count = 0;  // of pages
+    Launch given;
     struct sigaction others;
     bool said = false, any = false;
     Order order = FORWARD;
     std::mt19937 chance;
     std::string trouble;
-    void *scheduler[5], *given = nullptr;
-    ucontext_t maker;
-    void (*work)(void*) = nullptr;
+    void* scheduler[5];
+    void (*work)(const void*) = nullptr;
 };
 static Machine m;
 
@@ -87,7 +70,7 @@ APART static void change(void** from, void** to) {
     if (__builtin_setjmp(from) == 0) go_to(to);
 }
 
-APART [[noreturn]] static void fail(const std::string& what) {
+APART [[noreturn]] static void fail_so(const std::string& what) {
     const Fiber& own = m.fibers[m.own];
     if (m.trouble.empty()) {
         m.trouble = what + ", block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(m.own) + ", line " + std::to_string(own.line);
@@ -96,6 +79,8 @@ APART [[noreturn]] static void fail(const std::string& what) {
     __builtin_unreachable();
 }
 
+void fail(const char* what) { fail_so(what); }
+
 APART static void pause() {
     const unsigned own = m.own;
     change(m.fibers[own].at, m.scheduler);
@@ -103,8 +88,8 @@ APART static void pause() {
 }
 
 APART static void allow(bool everything) {
-    for (long long i = 0; i < m.count; ++i) {
-        const Pages& own = m.pages[i];
+    for (long long i = 0; i < m.given.count; ++i) {
+        const Pages& own = m.given.pages[i];
         if (own.name) mprotect(own.begin, static_cast<size_t>(own.bytes), everything ? PROT_READ | PROT_WRITE : static_cast<int>(own.before));
     }
 }
@@ -112,10 +97,10 @@ APART static void allow(bool everything) {
 // Memory that is closed was read or written.
 static void on_closed(int, siginfo_t* what, void*) {
     const unsigned char* at = static_cast<unsigned char*>(what->si_addr);
-    for (long long i = 0; i < m.count; ++i) {
-        const Pages& own = m.pages[i];
+    for (long long i = 0; i < m.given.count; ++i) {
+        const Pages& own = m.given.pages[i];
         if (at < own.begin || at >= own.begin + own.bytes) continue;
-        if (own.name) fail(std::string(own.name) + " is read or written before the wait for earlier kernels");
+        if (own.name) fail_so(std::string(own.name) + " is read or written before the wait for earlier kernels");
         fail("memory behind a tensor is read or written");
     }
     sigaction(SIGSEGV, &m.others, nullptr);  // not ours
@@ -124,8 +109,10 @@ static void on_closed(int, siginfo_t* what, void*) {
 APART static void wait_for_earlier(int line) {
     Fiber& own = m.fibers[m.own];
     own.line = line;
+    if (m.given.waits == NOBODY) return;
+    if (m.given.waits == NOT_THE_LAST && m.own + 1 == m.threads) go_to(own.end);
     own.waited = true;
-    if (!m.count) return;
+    if (!m.given.count) return;
     own.state = WAITING;
     if (++m.early == m.threads) {
         m.early = 0;
@@ -139,7 +126,7 @@ APART static void wait_for_earlier(int line) {
 static void live() {
     for (;;) {
         const unsigned own = m.own;
-        m.work(m.given);
+        if (__builtin_setjmp(m.fibers[own].end) == 0) m.work(m.given.parameters);
         if (!m.fibers[own].waited) fail("a thread has not waited for earlier kernels");
         m.fibers[own].state = ENDED;
         ++m.ended;
@@ -202,29 +189,23 @@ static void run_block() {
     }
 }
 
-template <typename Parameters>
-static const char* launch(void (*kernel)(Parameters), const void* parameters, long long blocks, long long threads, int order, unsigned seed, const Pages* pages, long long count) {
+const char* run(const Launch& launch, void (*work)(const void*)) {
     static std::mutex one_at_a_time;
     const std::lock_guard<std::mutex> lock(one_at_a_time);
-    struct Call {
-        void (*kernel)(Parameters);
-        const Parameters& given;
-    } call{kernel, *static_cast<const Parameters*>(parameters)};
-    m.given = &call;
-    m.work = [](void* own) { static_cast<Call*>(own)->kernel(static_cast<Call*>(own)->given); };
-    m.order = static_cast<Order>(order);
-    m.chance.seed(seed);
+    m.given = launch;
+    m.work = work;
+    m.order = static_cast<Order>(launch.order);
+    m.chance.seed(static_cast<unsigned>(launch.seed));
     m.trouble.clear();
-    m.pages = pages;
-    m.count = count;
     struct Caught {  // while this is there
         Caught() {
             struct sigaction own = {};
             own.sa_sigaction = on_closed;
             own.sa_flags = SA_SIGINFO | SA_NODEFER;
             sigaction(SIGSEGV, &own, &m.others);
-            for (long long i = 0; i < m.count; ++i) {
-                if (!m.pages[i].name) mprotect(m.pages[i].begin, static_cast<size_t>(m.pages[i].bytes), PROT_NONE);
+            for (long long i = 0; i < m.given.count; ++i) {
+                const Pages& own = m.given.pages[i];
+                if (!own.name) mprotect(own.begin, static_cast<size_t>(own.bytes), PROT_NONE);
             }
         }
         ~Caught() {
@@ -232,13 +213,13 @@ static const char* launch(void (*kernel)(Parameters), const void* parameters, lo
             sigaction(SIGSEGV, &m.others, nullptr);
         }
     } caught;
-    m.threads = blockDim.x = static_cast<unsigned>(threads);
+    m.threads = blockDim.x = static_cast<unsigned>(launch.threads);
     auto in_order = [&](std::vector<unsigned>& numbers, size_t count) {
         numbers.resize(count);
         for (unsigned i = 0; i < count; ++i) numbers[i] = m.order == BACKWARD ? static_cast<unsigned>(count) - 1 - i : i;
         if (m.order == RANDOM) std::shuffle(numbers.begin(), numbers.end(), m.chance);
     };
-    in_order(m.blocks, static_cast<size_t>(blocks));
+    in_order(m.blocks, static_cast<size_t>(launch.blocks));
     for (unsigned block : m.blocks) {
         in_order(m.warps, m.threads / WARP);
         in_order(m.lanes, WARP);
@@ -251,8 +232,13 @@ static const char* launch(void (*kernel)(Parameters), const void* parameters, lo
     return nullptr;
 }
 
+static bool left_out(const char* file, int line) {
+    return m.given.line == line && strcmp(file + strlen(file) - strlen(m.given.file), m.given.file) == 0;
+}
+
 // All threads of the block meet.
-APART static bool meet_block(bool mine, int line) {
+APART bool meet_block(bool mine, const char* file, int line) {
+    if (left_out(file, line)) return mine;
     Fiber& own = m.fibers[m.own];
     own.state = IN_BLOCK;
     own.line = line;
@@ -261,7 +247,7 @@ APART static bool meet_block(bool mine, int line) {
         m.waiting = 0;
         m.said = m.any;
         for (unsigned i = 0; i < m.threads; ++i) {
-            if (m.fibers[i].line != line) fail("threads meet at different places, lines " + std::to_string(m.fibers[i].line) + " and " + std::to_string(line));
+            if (m.fibers[i].line != line) fail_so("threads meet at different places, lines " + std::to_string(m.fibers[i].line) + " and " + std::to_string(line));
             m.fibers[i].state = READY;
             m.fibers[i].said = m.said;
         }
@@ -273,7 +259,7 @@ APART static bool meet_block(bool mine, int line) {
 
 // All lanes of a warp meet; the last one does the work, for which each has left its numbers.
 template <typename Work>
-UNCHECKED static const unsigned* meet_warp(int line, Work work) {
+static const unsigned* work_together(int line, Work work) {
     Fiber& own = m.fibers[m.own];
     const unsigned first = m.own / WARP * WARP;
     own.state = IN_WARP;
@@ -282,7 +268,7 @@ UNCHECKED static const unsigned* meet_warp(int line, Work work) {
         m.met[first / WARP] = 0;
         Fiber* lanes = &m.fibers[first];
         for (unsigned lane = 0; lane < WARP; ++lane) {
-            if (lanes[lane].line != line) fail("lanes meet at different places, lines " + std::to_string(lanes[lane].line) + " and " + std::to_string(line));
+            if (lanes[lane].line != line) fail_so("lanes meet at different places, lines " + std::to_string(lanes[lane].line) + " and " + std::to_string(line));
         }
         work(lanes);
         for (unsigned lane = 0; lane < WARP; ++lane) lanes[lane].state = READY;
@@ -291,65 +277,45 @@ UNCHECKED static const unsigned* meet_warp(int line, Work work) {
     return m.fibers[m.own].out;
 }
 
-UNCHECKED static inline unsigned word(float x) {
-    unsigned bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+void meet_warp(const char* file, int line) {
+    if (!left_out(file, line)) work_together(line, [](Fiber*) {});
 }
 
-UNCHECKED static inline float number(unsigned bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-UNCHECKED static inline float of_half(unsigned bits) {
+static inline float of_half(unsigned bits) {
     const unsigned short own = static_cast<unsigned short>(bits);
     _Float16 x;
     memcpy(&x, &own, sizeof x);
     return x;
 }
 
-UNCHECKED static inline float of_bfloat(unsigned bits) { return number(bits << 16); }
+static inline float of_bfloat(unsigned bits) { return number(bits << 16); }
 
-UNCHECKED static int shuffle(unsigned mask, int mine, int bits, int line) {
+int shuffle(unsigned mask, int mine, int bits, int line) {
     if (mask != 0xffffffff) fail("a shuffle without all lanes");
     unsigned* in = m.fibers[m.own].in;
     in[0] = static_cast<unsigned>(mine);
     in[1] = static_cast<unsigned>(bits);
-    return static_cast<int>(*meet_warp(line, [](Fiber* lanes) {
+    return static_cast<int>(*work_together(line, [](Fiber* lanes) {
         for (unsigned lane = 0; lane < WARP; ++lane) lanes[lane].out[0] = lanes[(lane ^ lanes[lane].in[1]) % WARP].in[0];
     }));
 }
 
-// What the sources say in PTX; emulated.py makes a call of each.
-UNCHECKED static void ptx(int, const char* text, float& wide, unsigned short bits) {
-    if (strcmp(text, "cvt.f32.f16 %0, %1;") != 0) fail(text);
-    wide = of_half(bits);
-}
-
-UNCHECKED static void ptx(int, const char* text, unsigned short& bits, float x) {
-    if (strcmp(text, "cvt.rn.f16.f32 %0, %1;") != 0) fail(text);
-    const _Float16 narrow = static_cast<_Float16>(x);
-    memcpy(&bits, &narrow, sizeof bits);
-}
-
-UNCHECKED static void ptx(int line, const char* text, const char*) {
+void ptx(int line, const char* text, const char*) {
     if (strcmp(text, "griddepcontrol.wait;") == 0) return wait_for_earlier(line);
     if (strcmp(text, "griddepcontrol.launch_dependents;") != 0) fail(text);
-    if (!m.fibers[m.own].waited) fail("the next kernel begins, and this one has not waited");
+    if (!m.fibers[m.own].waited && m.given.waits == AS_WRITTEN) fail("the next kernel begins, and this one has not waited");
 }
 
 // mma.m16n8k16, by "Matrix Fragments for mma.m16n8k16 with floating point type" of the PTX ISA: register r of lane l has
 // of A row l / 4 (+ 8 if r is odd), columns l % 4 * 2 and the next (+ 8 from r = 2 on); of B rows l % 4 * 2 and the next
 // (+ 8 if r is 1), column l / 4; of D row l / 4 (+ 8 from r = 2 on), column l % 4 * 2 (+ 1 if r is odd).
-[[maybe_unused]] UNCHECKED static void ptx(int line, const char* text, float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+void ptx(int line, const char* text, float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     const std::string said(text), rest = " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};";
     const bool half = said == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" + rest;
-    if (!half && said != "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" + rest) fail(said);
+    if (!half && said != "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" + rest) fail(text);
     const unsigned given[] = {a0, a1, a2, a3, b0, b1, word(d0), word(d1), word(d2), word(d3)};
     memcpy(m.fibers[m.own].in, given, sizeof given);
-    const unsigned* out = meet_warp(line, [half](Fiber* lanes) {
+    const unsigned* out = work_together(line, [half](Fiber* lanes) {
         float a[16][16], b[16][8];
         for (unsigned lane = 0; lane < WARP; ++lane) {
             for (unsigned r = 0; r < 6; ++r) {
@@ -384,7 +350,7 @@ struct Where {
 
 static void bad_access(const char* what, const Where* where) {
     m.fibers[m.own].line = static_cast<int>(where->line);
-    fail(std::string(what) + " in " + where->file);
+    fail_so(std::string(what) + " in " + where->file);
 }
 }  // namespace gpu
 
@@ -392,33 +358,3 @@ extern "C" {
 __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(gpu::Where* where, void*) { gpu::bad_access("an address that is no multiple of what is read", where); }
 __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds(gpu::Where* where, void*) { gpu::bad_access("an index outside of an array", where); }
 }
-
-#define __syncthreads() gpu::meet_block(false, __LINE__)
-#define __syncthreads_or(mine) gpu::meet_block((mine) != 0, __LINE__)
-#define __syncwarp() gpu::meet_warp(__LINE__, [](gpu::Fiber*) {})
-#define __shfl_xor_sync(mask, mine, bits) gpu::shuffle(mask, mine, bits, __LINE__)
-#define __float_as_uint gpu::word
-#define __uint_as_float gpu::number
-
-static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-
-// A source and its kernels, of emulated.py.
-#define __CUDACC__ 1
-#define __CUDA_ARCH__ 900
-namespace {  // so that what threads share is in one section, templates too
-#include SOURCE
-}
-
-#define RUN(name)                                                                                                              \
-    extern "C" int words_of_##name() { return static_cast<int>(gpu::size_of(name) / 8); }                                     \
-    extern "C" const char* run_##name(const void* parameters, long long blocks, long long threads, int order, unsigned seed,   \
-                                      const gpu::Pages* pages, long long count) {                                              \
-        return gpu::launch(name, parameters, blocks, threads, order, seed, pages, count);                                      \
-    }
-namespace gpu {
-template <typename Parameters>
-static constexpr size_t size_of(void (*)(Parameters)) {
-    return sizeof(Parameters);
-}
-}  // namespace gpu
-KERNELS

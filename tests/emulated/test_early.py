@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from tests.emulated.comparing import COMPARED
-from tests.emulated.emulator import EARLY, FORWARD, Changes, Emulator
+from tests.emulated.emulator import EARLY, FORWARD, NOBODY, NOT_THE_LAST, Changes, Emulator
 from tests.strict.device import cases as device_cases
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
 from tests.strict.device.cases import CASES
@@ -136,15 +136,6 @@ def copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def removed(text: str) -> str:
-    return text.replace(WAIT, "")
-
-
-def left_before(text: str) -> str:
-    """One thread of each block does not come to the wait."""
-    return text.replace(WAIT, "if (threadIdx.x + 1 == blockDim.x) return;\n" + WAIT)
-
-
 def moved_behind(text: str) -> str:
     """To the end of the function, or behind what is read first."""
     text = text.replace(
@@ -155,26 +146,28 @@ def moved_behind(text: str) -> str:
     )
 
 
-# What becomes of every wait -> in which order the emulator says what of every kernel.
-FAULTS: dict[Callable[[str], str], tuple[int, str]] = {
-    removed: (FORWARD, "a thread has not waited for earlier kernels"),
-    left_before: (FORWARD, "a thread has not waited for earlier kernels|threads wait for ever"),
-    moved_behind: (EARLY, "is read or written before the wait for earlier kernels"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_kernel_waits(fault: Callable[[str], str]) -> None:
-    texts = {path.name: path.read_text(encoding="utf-8") for path in nvrtc.SOURCES.glob("*.cu")}
-    assert sum(text.count(WAIT) for text in texts.values()) == len(operators.SCHEMAS)
-    changes: Changes = {name: (text, fault(text)) for name, text in texts.items()}
-    order, wanted = FAULTS[fault]
-    emulator, said = Emulator(order, changes=changes), {}
+def noticed(emulator: Emulator, wanted: str) -> None:
+    """Launches every kernel, which must say what is wanted."""
+    said = {}
     for name, given in launches().items():
         with pytest.raises(RuntimeError) as error:
             emulator(name, *map(copied, given))
         said[name] = str(error.value)
     assert [text for text in said.values() if not re.search(wanted, text)] == []
+
+
+@pytest.mark.parametrize("waits", [NOBODY, NOT_THE_LAST])
+def test_every_kernel_waits(waits: int) -> None:
+    said = "a thread has not waited for earlier kernels"
+    noticed(Emulator(waits=waits), said if waits == NOBODY else f"{said}|threads wait for ever")
+
+
+def test_no_kernel_waits_late() -> None:
+    texts = {path.name: path.read_text(encoding="utf-8") for path in nvrtc.SOURCES.glob("*.cu")}
+    assert sum(text.count(WAIT) for text in texts.values()) == len(operators.SCHEMAS)
+    changes: Changes = {name: (text, moved_behind(text)) for name, text in texts.items()}
+    said = "is read or written before the wait for earlier kernels"
+    noticed(Emulator(EARLY, changes=changes), said)
 
 
 def test_every_kernel_says_what_it_reads_early() -> None:
