@@ -22,6 +22,7 @@ from fairseq_aggdec.kernels.gpu.nvrtc import Module
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts.recipes import tables
 from scripts.recipes.gpu import run as gpu_run
+from scripts.recipes.gpu import speed
 from scripts.recipes.gpu.each_kernel import launches
 from scripts.recipes.gpu.plan import Plan, Row, Rows, Stage
 from scripts.recipes.gpu.run import BEGUN, CUT, DONE, PROFILES, ROWS
@@ -61,6 +62,13 @@ def test_rehearsal_of_speed(device: torch.device, tmp_path: Path) -> None:
     assert all(row["tokens / iteration"] > 3 for row in ours)  # drafts were replayed
     assert [row["until"] for row in found["cold start"]["rows"]][-1] == "sentence 4 is written"
     assert all(row["graphs, ms"] and row["no graphs, ms"] for row in found["graphs"]["rows"])
+    asked = {(row["choice"], row["value"]) for row in found["choices"]["rows"]}
+    assert asked == {(one.what, value) for one in speed.CHOICES for value in one.values}
+
+
+def test_choices_begin_with_what_is_used() -> None:
+    for _, places, values, _ in speed.CHOICES:
+        assert {getattr(module, name) for module, name in places} == {values[0]}
 
 
 def test_rehearsal_of_papers(device: torch.device, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from unittest import mock
 
 import pytest
 import torch
 
 from fairseq_aggdec.kernels.gpu import products
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
+from tests.strict.device.bookkeeping import fused_kernels
 
 CPU = torch.device("cpu")
 
@@ -23,8 +26,9 @@ def compare_products(seed: int, device: torch.device = CPU) -> None:
     most = products.MOST_NORMED[dtype] // each
     inputs = each * chance.choice((1, 4, 5, 16, chance.randint(1, 40), chance.randint(1, most)))
     outputs = chance.choice((1, 8, 12, chance.randint(1, 40), chance.choice((40, 1544))))
-    size = chance.choice((1, 3, 8, 9, 16, 17, 33)), inputs, outputs
-    assert products.alike(dtype, device, size, choice), (seed, dtype, size, choice)
+    size = chance.choice((1, 3, 8, 9, 16, 17, 32, 33)), inputs, outputs
+    with mock.patch.object(products, "HIGH", chance.choice((1, 2, 3))):
+        assert products.alike(dtype, device, size, choice), (seed, dtype, size, choice)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -33,9 +37,22 @@ def test_a_row_has_the_same_product_among_any_rows(dtype: torch.dtype) -> None:
     x, norm = numbers[:40], products.Norm(numbers[40], numbers[41], 1e-5)
     weight = numbers[:24].t()
     alone = torch.cat([products.product(row, weight, None, norm=norm) for row in x.split(1)])
-    for count in (7, 16, 40):
+    for count, high in itertools.product((7, 16, 40), (1, 2, 3)):
         rows = torch.randperm(40)[:count]
-        assert torch.equal(products.product(x[rows], weight, None, norm=norm), alone[rows])
+        with mock.patch.object(products, "HIGH", high):
+            assert torch.equal(products.product(x[rows], weight, None, norm=norm), alone[rows])
+
+
+@pytest.mark.parametrize("high, blocks", [(1, 9), (2, 6), (3, 3)])
+def test_blocks_compute_so_many_tiles_of_rows(high: int, blocks: int) -> None:
+    asked = []
+    x, weight = torch.zeros(33, 8), torch.zeros(24, 8).t()
+    with (
+        mock.patch.object(products, "HIGH", high),
+        fused_kernels(lambda name, *given: asked.append((name, given[0]))),
+    ):
+        products.product(x, weight, None)
+    assert asked == [("product", blocks)]
 
 
 def test_numbers_that_are_none_stay_so() -> None:

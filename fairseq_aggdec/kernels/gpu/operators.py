@@ -89,8 +89,8 @@ SCHEMAS = {
         float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor gain, Tensor shift, Tensor(a!) kept,
         Tensor(b!) y, Tensor(c!)? seen) -> ()""",
     "product": """(
-        int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
-        float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift,
+        int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int high, int relu,
+        int twice, float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift,
         Tensor? residual, Tensor(a!)? kept, Tensor(b!) y) -> ()""",
     "layer_norm": """(
         int blocks, int precision, int channels, float eps, Tensor x, Tensor gain, Tensor shift,

@@ -18,6 +18,7 @@ from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, tries
 # Channels of a norm: what the registers hold.
 MOST_NORMED = {torch.float16: 1024, torch.bfloat16: 1024, torch.float32: 512}
 ROWS, OUTPUTS = 16, 8  # of a tile
+HIGH = 1  # tiles of rows that a block computes: with 2 the weights are read once for 32 rows, by half of the blocks
 # Rows up to which layers compute products with these kernels. Any number is right; every 16 read the weights.
 MOST_ROWS = 32
 MANY_BLOCKS = (
@@ -69,10 +70,10 @@ def product(
     tiles = 1 + (
         norm is not None and x.dtype is not torch.float32 and outputs >= 2 * OUTPUTS * MANY_BLOCKS
     )
-    across = -(-outputs // (OUTPUTS * tiles))
+    across, down = -(-outputs // (OUTPUTS * tiles)), -(-rows // (ROWS * HIGH))
     gain, shift, eps = norm or (None, None, 0.0)
     operators().product(
-        *(across * -(-rows // ROWS), PRECISIONS[x.dtype], rows, inputs, outputs, across, tiles),
+        *(across * down, PRECISIONS[x.dtype], rows, inputs, outputs, across, tiles, HIGH),
         *(
             int(relu),
             int(twice),

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
@@ -22,9 +22,7 @@ import torch
 
 from fairseq_aggdec.cli.doctor import GPU_KERNELS
 from fairseq_aggdec.kernels.gpu import operators
-from fairseq_aggdec.kernels.gpu.dependent import Chain, begins_early
 from fairseq_aggdec.kernels.gpu.nvrtc import Module
-from fairseq_aggdec.kernels.gpu.products import product
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts.recipes.gpu.plan import Plan, Row, Rows
 from tests.strict.device.bookkeeping import build, fused_kernels, in_one_thread
@@ -128,28 +126,6 @@ def kernels(plan: Plan) -> Iterator[None]:
 
 def _parameters(name: str) -> Sequence[tuple[str, bool]]:
     return operators.SIGNATURES[name].parameters
-
-
-# Work and how often it is done -> seconds of each time.
-Each = Callable[[Callable[[], object], int], float]
-
-
-def own_launch(plan: Plan, each: Each) -> Row:
-    """What the host does to launch a kernel of ours, its checks of the arguments included."""
-    device = torch.device("cpu" if plan.rehearse else "cuda")
-    x, weight = torch.zeros(1, 512, device=device), torch.zeros(8, 512, device=device).t()
-    with kernels(plan), torch.inference_mode():
-        seconds = each(lambda: product(x, weight, None), 10 if plan.rehearse else 2000)
-    return {"what": "launch of a kernel of ours, us", "is": 1e6 * seconds}
-
-
-def own_in_graphs(device: torch.device, each: Each) -> Rows:
-    """A kernel of ours behind another in a graph, begun early and not."""
-    for early in (True, False):
-        what = f"own kernel in a graph, us, {'dependent launch' if early else 'plain launch'}"
-        reason = operators.against(device, begins_early) if early else None
-        replay = None if reason else Chain(device, 100).captured(early)
-        yield {"what": what, "is": 1e4 * each(replay, 50) if replay else reason}
 
 
 def switch_off(rows: Iterator[Row]) -> None:

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import re
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import memory, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
-from fairseq_aggdec.bench.timing import System, synchronise
+from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.engine import encoder, packed_decoder
 from fairseq_aggdec.engine.graphs.conditions import set_tf32, tf32_allowed
+from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.gpu.operators import PROBES
 from fairseq_aggdec.kernels.switches import VARIABLE
 from scripts import random_models
 from scripts.recipes.gad import replay
 from scripts.recipes.gpu.cold_start import cold_start
-from scripts.recipes.gpu.each_kernel import every_kernel, launches, own_in_graphs, own_launch
+from scripts.recipes.gpu.each_kernel import every_kernel, launches
+from scripts.recipes.gpu.hardware import hardware
 from scripts.recipes.gpu.methods import methods
-from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
+from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried
 from scripts.recipes.gpu.step_cost import step_cost
 
 # Outputs of so many tokens, drafts of so many, of which so many stand.
@@ -50,45 +54,6 @@ WARM, PASSES = 3, 3
 FLAGS = {**PRECISIONS, "tf32": []}
 SIZES = (1, 32, 8, 128)
 LARGEST = max(SIZES)
-
-
-def hardware(plan: Plan) -> Rows:
-    """What the card and its host can do at most: the floors under every other number."""
-    yield from versions(plan)
-    device = torch.device("cpu" if plan.rehearse else "cuda")
-    one, count = torch.zeros(1, device=device), 10 if plan.rehearse else 2000
-    yield {"what": "launch of a small kernel, us", "is": 1e6 * _each(lambda: one.add_(1), count)}
-    yield own_launch(plan, _each)
-    yield {"what": "number read by the host, us", "is": 1e6 * _each(one.item, count)}
-    if not plan.rehearse:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(100):
-                one.add_(1)
-        yield {"what": "small kernel in a graph, us", "is": 1e4 * _each(graph.replay, 50)}
-        yield from own_in_graphs(device, _each)
-    size = 2**10 if plan.rehearse else 2**28
-    source = torch.zeros(size, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    seconds = _each(lambda: target.copy_(source), 10)
-    yield {"what": "copy, GB/s read and written", "is": 8 * size / seconds / 1e9}
-    width = 64 if plan.rehearse else 8192
-    for dtype in (torch.float16, torch.float32):
-        left = torch.randn(width, width, device=device).to(dtype)
-        seconds = _each(functools.partial(torch.mm, left, left), 10)
-        name = str(dtype).removeprefix("torch.")
-        yield {"what": f"product in {name}, TFLOP/s", "is": 2 * width**3 / seconds / 1e12}
-
-
-def _each(work: Callable[[], object], count: int) -> float:
-    """Seconds of each of so many calls, the device included."""
-    work()
-    synchronise()
-    began = time.perf_counter()
-    for _ in range(count):
-        work()
-    synchronise()
-    return (time.perf_counter() - began) / count
 
 
 class Base:
@@ -374,12 +339,56 @@ def without(plan: Plan) -> Rows:
         os.environ[VARIABLE] = before
 
 
+class Choice(NamedTuple):
+    """A number that only a card can choose.
+
+    Attributes:
+        what: for the table.
+        places: modules that have it, and its name there.
+        values: today's first.
+        cells: methods and batch sizes that it changes.
+    """
+
+    what: str
+    places: Sequence[tuple[Any, str]]
+    values: Sequence[int]
+    cells: Sequence[tuple[str, int]]
+
+
+FEW_ROWS = ("greedy", 32), ("search5", 6), ("gad", 2)  # 17 to 32 rows of a product
+CHOICES = (
+    Choice(
+        "most rows of our products",
+        [(packed_decoder, "MOST_ROWS"), (encoder, "MOST_ROWS")],
+        (32, 16),
+        FEW_ROWS,
+    ),
+    Choice("tiles of rows of a block", [(products, "HIGH")], (1, 2), FEW_ROWS),
+    Choice("blocks that read logits", [(operators, "BUSY")], (264, 528), [("search5", 32)]),
+)
+
+
+def choices(plan: Plan) -> Rows:
+    """Base size, fp16: numbers of our kernels that only a card can choose."""
+    base = Base(plan, FLAGS["fp32" if plan.rehearse else "fp16"])
+    for what, places, values, cells in CHOICES:
+        for (name, size), value in itertools.product(plan.few(cells), values):
+            session, drafts = base.of(name)
+            batches = session.batches(size, plan.sentences(size))
+            with ExitStack() as held:
+                for module, constant in places:
+                    held.enter_context(mock.patch.object(module, constant, value))
+                running = [built(name, session, drafts)]
+                yield from timed(plan, running, batches, choice=what, value=value, batch=size)
+
+
 STAGES: dict[str, Stage] = {
     "every kernel": Stage(every_kernel, 90),
     "hardware": Stage(hardware, 15),
     "base size, fp16": Stage(base_half, 150),
     "rivals": Stage(rivals, 100),
     "without": Stage(without, 60),
+    "choices": Stage(choices, 40),
     "shipped model": Stage(shipped_times, 60),
     "precisions": Stage(precisions, 90),
     "kernels": Stage(histogram, 25),

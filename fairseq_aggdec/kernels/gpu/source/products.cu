@@ -36,11 +36,12 @@ constexpr int TILE_ROWS = 16, TILE_OUTPUTS = 8;
 constexpr int ROW_STEP = 20;                            // floats from row to row: without conflicts of banks
 constexpr int OWN = 2 * TILE_ROWS * ROW_STEP;           // floats of a warp in shared memory
 
-// Blocks for tiles of outputs, and again for every 16 rows. Rows of x and W start at multiples of 16 bytes.
+// Blocks for tiles of outputs, and again for every 16 `high` rows. Rows of x and W start at multiples of 16 bytes.
 struct Product {
     Int blocks, precision;
     Int rows, inputs, outputs;        // N, K, O
     Int across, tiles;                // blocks for all outputs; tiles of a block, 1 or, in half precision with a norm, 2
+    Int high;                         // tiles of rows that a block computes, one after the other
     Int relu;
     Int twice;                        // n(x) W^T + b is rounded before r is added
     double eps, share;                // of the norm; 1 / K
@@ -225,9 +226,9 @@ struct Multiplied {
     const Product& p;
     Common& common;
     const int warps, warp, inputs, outputs, rows, chunks, tiles;  // tiles: the block's own, no more than TILES
-    const int top;    // row of the block
+    int top;          // row of the block
     int first, end;   // its outputs
-    const int halves; // 2: there are more than 8 rows
+    int halves;       // 2: there are more than 8 rows
     float sums[TILES][LANES_HELD][4];
     Sixteen weights[DEPTH][TILES][LANES_HELD], given[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD], shifts[DEPTH][LANES_HELD];
 
@@ -257,6 +258,13 @@ struct Multiplied {
                 UNROLLED for (int i = 0; i < 4; ++i) sums[tile][held][i] = 0;
             }
         }
+    }
+
+    // The rows from one on are the next ones.
+    __device__ void go_down(int row) {
+        top = row;
+        halves = rows - top > 8 ? 2 : 1;
+        take_up(first);
     }
 
     // Calls with all lanes' registers: index, first of the inputs that it reads, whether there are any.
@@ -334,7 +342,7 @@ struct Multiplied {
     __device__ void load_biases(float (&biases)[ITEMS]) const {
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, output = output_of(i);
-            biases[item] = p.bias && i < COUNT && row_of(i) < rows && output < end ? at<Number>(p.bias, output) : 0;
+            biases[item] = p.bias && i < COUNT && output < end ? at<Number>(p.bias, output) : 0;
         }
     }
 
@@ -413,12 +421,26 @@ struct Multiplied {
         }
     }
 
-    __device__ void run() {
-        float biases[ITEMS], added[ITEMS];
+    // Computes the rows from `top` to `bottom`.
+    __device__ void run(int bottom) {
+        float biases[ITEMS];
         load_weights(warp, first);
         load_biases(biases);
         wait_for_earlier_kernels();
         load_inputs(warp);
+        for (;;) {
+            compute(biases);
+            if (top + TILE_ROWS >= bottom) break;
+            // All have read what is shared.
+            __syncthreads();
+            go_down(top + TILE_ROWS);
+            if (chunks > DEPTH * warps) load_weights(warp, first);
+            load_inputs(warp);
+        }
+    }
+
+    __device__ void compute(const float (&biases)[ITEMS]) {
+        float added[ITEMS];
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
             const bool there = p.residual && i < COUNT && row < rows && output < end;
@@ -454,14 +476,16 @@ struct Multiplied {
 struct Multiply {
     template <typename Number>
     static __device__ void of(const Product& p, Common& common) {
-        const unsigned across = static_cast<unsigned>(p.across), row = p.rows > TILE_ROWS ? blockIdx.x / across : 0;
-        const int tile = static_cast<int>(blockIdx.x - row * across), top = static_cast<int>(row) * TILE_ROWS;
+        const int high = TILE_ROWS * static_cast<int>(p.high);
+        const unsigned across = static_cast<unsigned>(p.across), row = p.rows > high ? blockIdx.x / across : 0;
+        const int tile = static_cast<int>(blockIdx.x - row * across), top = static_cast<int>(row) * high;
+        const int bottom = static_cast<int>(least(p.rows, top + high));
         if (p.gain) {
             constexpr int TILES = sizeof(Number) == 2 ? 2 : 1;
             const int tiles = TILES > 1 ? static_cast<int>(p.tiles) : 1;
-            Multiplied<Number, TILES, true>(p, common, top, tile * TILE_OUTPUTS * tiles).run();
+            Multiplied<Number, TILES, true>(p, common, top, tile * TILE_OUTPUTS * tiles).run(bottom);
         } else {
-            Multiplied<Number, 1, false>(p, common, top, tile * TILE_OUTPUTS).run();
+            Multiplied<Number, 1, false>(p, common, top, tile * TILE_OUTPUTS).run(bottom);
         }
     }
 };
