@@ -20,6 +20,56 @@ from tests.alterations import lively
 from tests.support import generation_options, make_batch, make_model, make_task
 
 
+def test_watch_sees_nothing_when_nothing_happens() -> None:
+    module = nn.Linear(4, 3)
+    watch = ModelWatch([module])
+    module(torch.randn(2, 4))
+    assert not watch.changed()
+
+
+def write_in_place(module: nn.Linear) -> None:
+    with torch.no_grad():
+        module.weight.add_(1.0)
+
+
+def write_data(module: nn.Linear) -> None:
+    """As fairseq's optimisers do: autograd's version counter does not move."""
+    module.weight.data.add_(1.0)
+
+
+def replace_data(module: nn.Linear) -> None:
+    module.weight.data = torch.randn(3, 4)
+
+
+def change_type(module: nn.Linear) -> None:
+    module.half()
+
+
+def load_state(module: nn.Linear) -> None:
+    module.load_state_dict(nn.Linear(4, 3).state_dict())
+
+
+@pytest.mark.parametrize(
+    "change", [write_in_place, write_data, replace_data, change_type, load_state]
+)
+def test_watch_sees(change: Any) -> None:
+    module = nn.Linear(4, 3)
+    watch = ModelWatch([module])
+    change(module)
+    assert watch.changed()
+
+
+def test_watch_sees_an_optimiser_step() -> None:
+    with torch.enable_grad():
+        module = nn.Linear(4, 3)
+        watch = ModelWatch([module])
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        module(torch.ones(2, 4)).sum().backward()
+        assert not watch.changed()
+        optimizer.step()
+        assert watch.changed()
+
+
 def test_watch_takes_a_module_with_an_empty_parameter() -> None:
     module = nn.Module()
     module.empty = nn.Parameter(torch.empty(0, 3))
@@ -123,6 +173,16 @@ def test_watch_sees_writes_to_a_table_that_grew() -> None:
     assert watch.changed()
 
 
+def test_watch_of_others_is_about_what_they_are() -> None:
+    module = nn.Sequential(nn.Linear(4, 3))
+    watch = ModelWatch([], [module])
+    module[0].weight.data.add_(1)
+    module[0].note = "anything"  # type: ignore[assignment]
+    assert not watch.changed()
+    module[0].register_forward_hook(lambda *arguments: None)
+    assert watch.changed()
+
+
 def test_watch_lets_notes_of_decoding_pass() -> None:
     decoder = lively().decoder
     watch = ModelWatch([decoder])
@@ -152,6 +212,45 @@ def test_watch_sees_a_dictionary_put_in_place_of_a_modules_own(name: str) -> Non
     assert not watch.changed()
     module._modules = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))._modules
     assert watch.changed()
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("", "embed_scale"),
+        ("layers.0", "normalize_before"),
+        ("layers.0.fc1", "bias"),
+        ("layers.0.self_attn", "_incremental_state_id"),
+        ("embed_positions", "padding_idx"),
+    ],
+)
+def test_watch_sees_attributes_that_tell(where: str, name: str) -> None:
+    decoder = lively().decoder
+    module = decoder.get_submodule(where)
+    watch = ModelWatch([decoder])
+    vars(module)[name] = None
+    assert watch.changed()
+
+
+def put_forward(module: nn.Module) -> None:
+    module.forward = lambda x: x  # type: ignore[method-assign,assignment]
+
+
+def put_another_forward(module: nn.Module) -> None:
+    module.forward = lambda x: x  # type: ignore[method-assign,assignment]
+
+
+def take_forward_back(module: nn.Module) -> None:
+    del module.forward
+
+
+def test_watch_of_others_sees_what_is_called_in_them() -> None:
+    module = nn.Sequential(nn.Linear(4, 3))
+    for change in (put_forward, put_another_forward, take_forward_back):
+        watch = ModelWatch([], [module])
+        assert not watch.changed()
+        change(module[0])
+        assert watch.changed()
 
 
 def test_watch_says_what_it_was_told_once() -> None:
