@@ -38,8 +38,8 @@ FILLS = {
 }
 # Panel -> its heading, and the section of a result file.
 TASKS = {
-    "ua_gec": ("Error correction", "rivals-amd.md#rivals-ua_gec"),
-    "multi30k": ("Translation", "rivals-amd.md#rivals-multi30k"),
+    "ua_gec": ("Error correction", "rivals-amd.md#rivals-ua_gec-avx2"),
+    "multi30k": ("Translation", "rivals-amd.md#rivals-multi30k-avx2"),
 }
 BATCHES = (1, 8, 32, 128)
 # System of the result file, its label, class, whether its line is dashed.
