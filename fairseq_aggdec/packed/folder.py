@@ -206,7 +206,10 @@ def _stored(folder: Path, about: Mapping[str, Any]) -> Stored | None:
             *(folder, about["instructions"], here),
         )
         return None
-    tensors, _ = read_tensors(mapped(folder / WEIGHTS))
+    try:
+        tensors, _ = read_tensors(mapped(folder / WEIGHTS))
+    except (ValueError, LookupError, TypeError, RuntimeError) as error:  # the disk has lost bytes
+        raise _damaged(folder / WEIGHTS, folder, error) from None
     return Stored(str(folder / CHECKPOINT), Layout(**about["layout"]), about["products"], tensors)
 
 

@@ -23,7 +23,7 @@ from fairseq_aggdec.kernels import library, stored
 from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
 from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.packed import folder as packed_folder
-from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS, digest
+from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS, digest, stamp
 from fairseq_aggdec.packed.folder import COMPARED, checkpoints, open_folder
 from scripts import random_models
 from tests.support import make_dictionary
@@ -245,6 +245,22 @@ def test_files_are_compared_once(
     read.clear()
     assert open_folder(sound).stored is not None
     assert read == [WEIGHTS]
+
+
+def test_a_header_that_the_disk_has_lost_is_named(
+    folder: Path, tmp_path: Path, settled: None
+) -> None:
+    """No write has happened, so nothing is compared."""
+    sound = tmp_path / "sound"
+    pack(folder / "model.pt", folder, sound, "int8")
+    weights = sound / WEIGHTS
+    data = weights.read_bytes()
+    weights.write_bytes(data[:9] + b"?" + data[10:])
+    wanted = open_about(sound)["files"]
+    known = {name: [whole, *stamp(sound / name)] for name, whole in wanted.items()}
+    (sound / COMPARED).write_text(json.dumps(known))
+    with pytest.raises(CheckpointError, match=f"{WEIGHTS} is damaged .*aggdec pack"):
+        open_folder(sound)
 
 
 def test_files_that_are_being_written_are_compared_again(
