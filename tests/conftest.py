@@ -58,7 +58,8 @@ def _weigh_drafts_alike() -> None:
     from fairseq_aggdec.budget.call_cost import USUAL, USUAL_OF_SEARCH
 
     for costs in (USUAL, USUAL_OF_SEARCH):
-        costs.update({name: costs[name.split()[0]] for name in costs if name.endswith("avx2")})
+        least = costs.get("kernels", costs["cpu"])
+        costs.update({name: least for name in costs if name.endswith("avx2")})
 
 
 def pytest_configure(config: pytest.Config) -> None:

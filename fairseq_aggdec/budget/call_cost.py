@@ -22,16 +22,22 @@ DRAFTER, DRAFTER_INT8 = 2.0, 3.5
 # A call of beam search, beside its prefixes, in prefixes.
 # cpu: 4 to 7 in the compiled library with a decoder of width 256, twice that at base size.
 # cuda: 0.9 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
-# avx2: with 6, beam 5 with the shipped corrector took longer at batch 1 than with nothing run ahead (`aggdec bench`).
-USUAL_OF_SEARCH = {"cpu": 6.0, "cpu avx2": 2.0, "cuda": 40.0}
+# 8 bits avx2: with 6, beam 5 with the shipped corrector took 1.1 times as long at batch 1 and 8 as with nothing run
+# ahead. In fp32 one row alone waits for the weights there, too: an ensemble of two gained 1.1 times by 6.
+USUAL_OF_SEARCH = {"cpu": 6.0, "8 bits avx2": 2.0, "cuda": 40.0}
 
 
 def with_kernels(by: str) -> str:
-    """The key of :data:`USUAL` or :data:`USUAL_OF_SEARCH` for the compiled library of this processor: ``by`` or a key
-    of its own."""
+    """The key of :data:`USUAL` for the compiled library of this processor: ``by`` or a key of its own."""
     library = kernels()
     avx2 = library is not None and INSTRUCTIONS[library.aggdec_instructions()] == "avx2"
     return f"{by} avx2" if avx2 else by
+
+
+def key_of_search(device: str, int8: bool) -> str:
+    """The key of :data:`USUAL_OF_SEARCH` for a device and a precision."""
+    own = with_kernels("8 bits") if device == "cpu" and int8 else device
+    return own if own in USUAL_OF_SEARCH else device
 
 
 def key_of(compiled: bool, device: str, exact: bool) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.budget import call_cost
-from fairseq_aggdec.budget.call_cost import USUAL, USUAL_OF_SEARCH, with_kernels
+from fairseq_aggdec.budget.call_cost import USUAL, USUAL_OF_SEARCH, key_of_search, with_kernels
 from fairseq_aggdec.budget.copy_length import (
     MARGIN,
     MEMORY,
@@ -181,7 +181,9 @@ def test_a_call_costs_less_where_one_row_keeps_the_processor_busy(
         monkeypatch.setattr(call_cost, "kernels", lambda library=library: library)
         own = " avx2" if name == "avx2" else ""
         assert with_kernels("kernels") == f"kernels{own}" in USUAL
-        assert with_kernels("cpu") == f"cpu{own}" in USUAL_OF_SEARCH
+        eight = "8 bits avx2" if own else "cpu"
+        assert (key_of_search("cpu", True), key_of_search("cpu", False)) == (eight, "cpu")
+        assert eight in USUAL_OF_SEARCH and key_of_search("cuda", True) == "cuda"
 
 
 def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:

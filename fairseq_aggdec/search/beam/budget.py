@@ -39,7 +39,7 @@ class Budget(BudgetStruct):
 
     def __init__(self, by: str):
         by = by if by in USUAL_OF_SEARCH else "cuda"
-        kind = by.split()[0]
+        kind = "cuda" if by == "cuda" else "cpu"
         super().__init__(USUAL_OF_SEARCH[by], LEAST_GAIN[kind], MOST[kind])
         self.prefixes_count = kind == "cpu"
         self.text, self.piece = _believed(TEXT), _believed(PIECE)

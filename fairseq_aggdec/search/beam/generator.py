@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
-from fairseq_aggdec.budget.call_cost import with_kernels
+from fairseq_aggdec.budget.call_cost import key_of_search
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
@@ -136,8 +136,8 @@ class BeamGenerator(CachedGenerator):
         texts, budget, sentences = NO_COPIES, None, len(limits.ends)
         if self.ahead:
             if self.budget is None:
-                by = batch.source.device.type
-                self.budget = Budget(with_kernels(by) if by == "cpu" else by)
+                int8 = self.verifier.precision.int8
+                self.budget = Budget(key_of_search(batch.source.device.type, int8))
             budget = self.budget
             if self.texts is not None and budget.wants_texts(sentences, self.beam_size):
                 texts = self.texts(batch.sample, self.verifier)
