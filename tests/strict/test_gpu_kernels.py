@@ -93,7 +93,7 @@ def test_both_write_the_same(
 
 @pytest.mark.parametrize("name", ["greedy, no graphs", "gad, no graphs"])
 def test_arguments_are_checked_once(name: str, gpu: torch.device, tmp_path: Path) -> None:
-    """The same batch again: every kernel is launched by the host, and reads what it has read before."""
+    """A second decoding of a batch finds every check of a kernel's arguments remembered."""
     case, sample = BY_NAME[name], device_cases.batch(3, 3)
     models, drafter = device_cases.random_models(case, SIZES)
     ready, launched = device_cases.prepared(case, models, drafter, tmp_path, gpu), list[str]()

@@ -156,10 +156,9 @@ def sentences() -> list[str]:
         f"faster in {now} of {cells} cells",
         f"[{lists:,} n-best lists](docs/results/equality.md)",
         f"of beam search {equal:,} are equal.",
-        f"[{rounded[1]} corrections](docs/results/int8-quality.md#int8-quality-ua_gec-test) "
-        f"{rounded[2]} differ.",
+        f"{rounded[2]} of [{rounded[1]} corrections](docs/results/int8-quality.md#int8-quality-ua_gec-test) differ.",
         f"{count} test sentences",
-        f"{ours} of these {count} corrections differ from fairseq's (CTranslate2 int8: {other})",
+        f"{ours} of these {count} corrections differ from fairseq's. With CTranslate2 int8 {other} differ.",
     ]
 
 

@@ -45,7 +45,7 @@ def hardware(plan: Plan) -> Rows:
 
 
 def each(work: Callable[[], object], count: int) -> float:
-    """Seconds of each of so many calls, the device included."""
+    """Times a number of calls, in seconds a call; the device's work is included."""
     work()
     synchronise()
     began = time.perf_counter()
