@@ -2,45 +2,51 @@
 
 import copy
 import hashlib
-import importlib.metadata
 import os
 import platform
 import re
-import shutil
-import site
-import sys
-import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
-FAIRSEQ = "fairseq-fixed==0.12.3.1"
-WHEEL = ((3, 12), "linux", "x86_64")  # Python and machine for which PyPI has a wheel of it
-OVERWRITE = "FAIRSEQ_AGGDEC_OVERWRITE"
+# Without a fairseq of the user's own the extra `fairseq` brings one: that with wheels where it has one for this Python.
+LINUX = "sys_platform == 'linux' and platform_machine == 'x86_64'"
+WHEELS = f"python_version >= '3.11' and python_version < '3.13' and {LINUX}"
+NO_WHEELS = "python_version < '3.11' or python_version >= '3.13'"
+NO_WHEELS += " or sys_platform != 'linux' or platform_machine != 'x86_64'"
 
-REQUIREMENTS = [
-    FAIRSEQ,  # imported as `fairseq`; PyPI's `fairseq` fails with current Python and PyTorch
-    "numpy>=1.26,<3",
-    "omegaconf",  # fairseq-fixed chooses the version
+REQUIREMENTS = [  # fairseq is not among them: an environment has its own, under one of many names
+    "numpy>=1.21,<3",
+    "omegaconf>=2.0,<2.4",  # fairseq chooses the version
     "rapidfuzz>=3.6,<4",
     "rich>=13,<16",
     "sacrebleu>=2.4,<3",
     "sentencepiece>=0.2,<0.3",
     "torch>=2.6,<3",
     "tqdm>=4.60,<5",
+    "typing_extensions>=4.4",
 ]
 EXTRAS = {
+    "fairseq": [
+        f"ve-fairseq==0.12.3; {WHEELS}",
+        f"fairseq-fixed==0.12.3.1; {NO_WHEELS}",  # compiled, which takes minutes
+    ],
     "benchmark": ["ctranslate2>=4.5,<5"],
-    "convert": ["safetensors>=0.4,<1", "transformers>=4.57,<5"],  # models of other libraries
+    "completion": ["shtab>=1.6,<2"],  # of a shell
+    "convert": [  # models of other libraries
+        "huggingface_hub>=0.34,<1",  # downloads them by name
+        "safetensors>=0.4,<1",
+        "transformers>=4.57,<5",
+    ],
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
     "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
     "rivals": [  # other engines, to compare with
         "ctranslate2>=4.5,<5",
         "transformers>=4.57,<5",
-        "optimum-onnx[onnxruntime]>=0.1,<0.2",
     ],
     "serve": [
         "starlette>=0.40,<2",  # routes, forms, answers; 0.40 bounds the parts of a form
@@ -48,10 +54,14 @@ EXTRAS = {
         "prometheus_client>=0.20,<1",  # /metrics
         "python-multipart>=0.0.18,<1",  # forms, which clients of LibreTranslate send
         "jinja2>=3.1,<4",  # the page
+        "langcodes>=3.4,<4",  # names of languages
+        "language_data>=1.2,<2",  # which langcodes reads
     ],
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
 EXTRAS["test"] = [
+    *EXTRAS["fairseq"],
+    *EXTRAS["completion"],
     *EXTRAS["convert"],
     *EXTRAS["gec"],
     *EXTRAS["images"],
@@ -61,6 +71,7 @@ EXTRAS["test"] = [
     "httpx>=0.27,<1",  # requests of the tests of the service
     "libretranslatepy>=2.1,<3",  # a client that knows nothing of us
     "matplotlib>=3.8,<4",  # figures of the papers
+    "pandas>=2,<4",  # an example
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
     "pytest>=8,<10",
@@ -92,6 +103,7 @@ CLASSIFIERS = [
     "Operating System :: POSIX :: Linux",
     "Programming Language :: Python :: 3",
     "Programming Language :: Python :: 3 :: Only",
+    "Programming Language :: Python :: 3.10",
     "Programming Language :: Python :: 3.11",
     "Programming Language :: Python :: 3.12",
     "Programming Language :: Python :: 3.13",
@@ -100,70 +112,6 @@ CLASSIFIERS = [
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
 ]
-
-
-def site_folders() -> list[str]:
-    """Where the installing Python keeps packages: pip's isolated build hides it from `sys.path`."""
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    if sys.prefix == sys.base_prefix:  # a virtual environment does not see the user's own packages
-        folders.add(site.getusersitepackages())
-    return sorted(folders)
-
-
-def installed(name: str) -> str:
-    """Version and place of a distribution, "" if there is none of this name."""
-    for folder in site_folders():
-        if Path(folder, f"{name}.egg-link").exists():  # written by older versions of pip
-            return f"an editable checkout, linked from {folder}"
-        for found in importlib.metadata.distributions(name=name, path=[folder]):
-            return f"{found.version} in {folder}"
-    return ""
-
-
-def is_installation() -> bool:
-    """Whether the package is installed or a wheel is made of it, not only the kernels in a checkout."""
-    commands = {"bdist_wheel", "develop", "dist_info", "editable_wheel", "install"}
-    return bool(commands & set(sys.argv))
-
-
-def missing_for_fairseq() -> str:
-    """What the compilation of fairseq-fixed needs and this machine lacks, "" for nothing.
-
-    PyPI has a wheel of it for one version of Python only, see `scripts/setup.sh`.
-    """
-    here = (sys.version_info[:2], sys.platform, platform.machine())
-    if here == WHEEL or installed(FAIRSEQ.split("=")[0]):
-        return ""
-    compilers = (os.environ.get("CXX", "c++"), "g++")
-    if not any(shutil.which(compiler.split()[0]) for compiler in compilers if compiler):
-        return "a C++ compiler (on Debian: apt-get install g++)"
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "Python's headers (on Debian: apt-get install python3-dev)"
-    return ""
-
-
-def refuse_what_cannot_be_built() -> None:
-    """Stop an installation before minutes of compilation end in pages of errors."""
-    missing = missing_for_fairseq() if is_installation() else ""
-    if missing:
-        version = ".".join(map(str, sys.version_info[:2]))
-        sys.exit(
-            f"\nfairseq_aggdec was NOT installed: {FAIRSEQ} has no wheel for Python {version} on this machine, and "
-            f"compiling it needs {missing}. Install that, or use Python 3.12 on Linux x86_64.\n"
-        )
-
-
-def refuse_to_overwrite_fairseq() -> None:
-    """Stop an installation that would put fairseq-fixed over another fairseq, unseen."""
-    found = installed("fairseq") if is_installation() and not os.environ.get(OVERWRITE) else ""
-    if found:
-        sys.exit(
-            "\nfairseq_aggdec was NOT installed.\n"
-            f"This environment already has `fairseq` ({found}).\n"
-            f"fairseq_aggdec needs {FAIRSEQ}, which has the same folder and would overwrite it.\n"
-            "Use a fresh virtual environment (scripts/setup.sh makes one), or first run\n"
-            f"`pip uninstall fairseq`; {OVERWRITE}=1 goes on regardless.\n"
-        )
 
 
 def long_description() -> str:
@@ -234,6 +182,10 @@ class BuildKernels(build_ext):
     setuptools compares times alone: a library that was copied may be newer than sources that it was not compiled from.
     """
 
+    def get_ext_filename(self, name: str) -> str:
+        """No name of a Python in it: each loads the same library."""
+        return str(Path(*name.split("."))) + ".so"
+
     def build_extensions(self) -> None:
         paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
         stamp = digest().encode()
@@ -250,8 +202,13 @@ class BuildKernels(build_ext):
         super(BuildKernels, own).build_extension(extension)
 
 
-refuse_to_overwrite_fairseq()
-refuse_what_cannot_be_built()
+class WheelOfAnyPython(bdist_wheel):
+    """One wheel for each kind of machine: the libraries need no headers of Python."""
+
+    def get_tag(self) -> tuple:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     name="fairseq_aggdec",
     version=version(),
@@ -261,11 +218,12 @@ setup(
     author="fairseq_aggdec authors",
     license="MIT",
     license_files=["LICENSE"],
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.10,<3.14",
     packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
     package_dir={CONFIGS: "configs"},
     package_data={
         "fairseq_aggdec": [
+            "startup/known_fairseq.json",
             "serve/page.html",
             "kernels/source/*",
             "kernels/gpu/source/*",
@@ -276,7 +234,7 @@ setup(
         CONFIGS: ["*.yaml"],
     },
     ext_modules=[extension(name, flags) for name, flags in KERNELS.items() if name in wanted()],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
     project_urls=URLS,

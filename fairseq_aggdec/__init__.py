@@ -7,7 +7,7 @@ is asked for.
 
 from typing import TYPE_CHECKING, Any
 
-from fairseq_aggdec.after_fairseq import register_with_fairseq
+from fairseq_aggdec.startup.after_fairseq import register_with_fairseq
 from fairseq_aggdec.version import __version__
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ register_with_fairseq()
 
 def register() -> None:
     """Tells fairseq of our tasks, models and criterions now; imports fairseq if that has not been done."""
-    from fairseq_aggdec import registration  # noqa: F401  (importing it registers)
+    from fairseq_aggdec.pipelines import registration  # noqa: F401  (importing it registers)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ for its options, so none of those is in them.
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairseq.criterions import CRITERION_REGISTRY
@@ -29,21 +29,27 @@ class WithDefaults(argparse.HelpFormatter):
         )
 
 
-def help_text() -> str:
+REGISTRIES = {
+    "--task": TASK_REGISTRY,
+    "--arch": MODEL_REGISTRY,
+    "--criterion": CRITERION_REGISTRY,
+}
+USAGE = f"""usage: fairseq-train|fairseq-generate DATA --user-dir {PACKAGE} --task NAME [options]
+
+Options that the plugin adds to those of fairseq."""
+
+
+def help_text(kinds: Iterable[str] = REGISTRIES) -> str:
     """The options of every task, architecture and criterion of the plugin, a section each.
 
     An option that means the same in several of them stands in the first.
+
+    Args:
+        kinds: keys of :data:`REGISTRIES`, those whose options are shown.
     """
     shown: set[tuple[str, str | None]] = set()
-    parts = [
-        f"usage: fairseq-train|fairseq-generate DATA --user-dir {PACKAGE} --task NAME [options]\n",
-        "Options that the plugin adds to those of fairseq.\n",
-    ]
-    for kind, registry in (
-        ("--task", TASK_REGISTRY),
-        ("--arch", MODEL_REGISTRY),
-        ("--criterion", CRITERION_REGISTRY),
-    ):
+    parts = []
+    for kind, registry in ((kind, REGISTRIES[kind]) for kind in kinds):
         for name, registered in own(registry):
             formatter = WithDefaults(prog="")
             formatter.start_section(f"{kind} {name}")
@@ -82,4 +88,4 @@ if __name__ == "__main__":
         raise SystemExit(
             f"error: python -m {PACKAGE} takes no arguments; it prints the options of the plugin"
         )
-    print(help_text(), end="")
+    print(f"{USAGE}\n\n{help_text()}", end="")

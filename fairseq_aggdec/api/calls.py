@@ -3,20 +3,21 @@ does it."""
 
 from __future__ import annotations
 
+import copy
 import difflib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from fairseq.sequence_generator import SequenceGenerator
-
 from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.options.kinds import kind_of
+from fairseq_aggdec.search.acceptance import trusting
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.guards import one_thread
 
 if TYPE_CHECKING:
     from fairseq_aggdec.methods.shared.texts import GivenTexts
@@ -71,14 +72,14 @@ class Call:
     @classmethod
     def of(cls, options: dict[str, Any]) -> Call:
         """The call that keyword arguments ask for; errors name the option that is wrong."""
-        for name, value in options.items():
+        for name, value in list(options.items()):
             if name not in cls.__dataclass_fields__:
                 known = list(cls.__dataclass_fields__)
                 near = difflib.get_close_matches(name, [*known, "batch_size", "progress"], 2)
                 hint = f"did you mean {', '.join(near)}?" if near else f"there are {known}"
                 raise TypeError(f"a call has no option {name!r}: {hint}")
             if name in LEAST and value is not None:
-                check_whole(name, value, LEAST[name])
+                options = options | {name: check_whole(name, value, LEAST[name])}
             elif name in CHECKS and value is not None:
                 fits, wanted = CHECKS[name]
                 if not fits(value):
@@ -89,36 +90,41 @@ class Call:
         """Each sentence with its prefix and its draft, ``""`` where it has none; reads no further than asked for."""
         beside = {"prefix": self.prefix, "drafts": self.drafts}
         texts = [
-            repeat(given or "") if given is None or isinstance(given, str) else iter(given)
-            for given in beside.values()
+            repeat(option or "") if option is None or isinstance(option, str) else iter(option)
+            for option in beside.values()
         ]
         number = -1
         for number, sentence in enumerate(sentences):
-            found = [next(text, None) for text in texts]
-            for name, one in zip(beside, found, strict=True):
+            row = [next(text, None) for text in texts]
+            for name, one in zip(beside, row, strict=True):
                 if not isinstance(one, str):
                     kind = "nothing" if one is None else f"a {type(one).__name__}"
                     raise ValueError(
                         f'sentence {number}: {name} has {kind} for it: give a string, "" for none'
                     )
                 refuse_other_than_text(one, number, f"{name} of sentence")
-            yield sentence, str(found[0]), str(found[1])
-        for (name, given), text in zip(beside.items(), texts, strict=True):
+            yield sentence, str(row[0]), str(row[1])
+        for (name, option), text in zip(beside.items(), texts, strict=True):
             if not isinstance(text, repeat) and next(text, None) is not None:
                 raise ValueError(
-                    f"{name} has more texts than the {number + 1} sentences: {given!r:.40}"
+                    f"{name} has more texts than the {number + 1} sentences: {option!r:.40}"
                 )
 
 
-def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Raises ``ValueError`` for what is no whole number of at least ``least``."""
-    if type(value) is not int or value < least:
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """The whole number that a value is, of NumPy too; ``ValueError`` for none or one below ``least``."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
         raise ValueError(f"{name}={value!r:.40}: it must be a whole number of at least {least}")
+    return number
 
 
 @dataclass(frozen=True)
 class LoadedOptions:
-    """Options a translator was loaded with. (The attributes of its generator may be those of another thread's call.)
+    """Options a translator was loaded with.
 
     Attributes:
         most: tokens of an output that the model has positions for. types: of the target dictionary.
@@ -140,73 +146,67 @@ class LoadedOptions:
         return cls(decoding, made.beam_size, *lengths, made.vocab_size, _copies(made))
 
 
-def check_call(call: Call, own: LoadedOptions) -> None:
+def check_call(call: Call, loaded: LoadedOptions) -> None:
     """Raises ``ValueError`` in one sentence for what a translator cannot do."""
-    beam = call.beam if call.beam is not None else own.beam
-    if beam > 1 and call.beam is not None and not kind_of(own.decoding).searches:
+    beam = call.beam if call.beam is not None else loaded.beam
+    if beam > 1 and call.beam is not None and not kind_of(loaded.decoding).searches:
         raise ValueError(
-            f'beam={beam}: decoding="{own.decoding}" finds one hypothesis; load the model with decoding="beam"'
+            f'beam={beam}: decoding="{loaded.decoding}" finds one hypothesis; load the model with decoding="beam"'
         )
-    if call.beam is not None and 2 * beam > own.types:
-        raise ValueError(f"beam={beam}: it is too wide for a dictionary of {own.types} types")
+    if call.beam is not None and 2 * beam > loaded.types:
+        raise ValueError(f"beam={beam}: it is too wide for a dictionary of {loaded.types} types")
     if call.nbest is not None and call.nbest > beam:
         raise ValueError(f"nbest={call.nbest}: it must be 1 to beam, which is {beam}")
-    if call.drafts is not None and not own.copies:
+    if call.drafts is not None and not loaded.copies:
         raise ValueError(
-            f'drafts: decoding="{own.decoding}" verifies no drafts: use "beam" or "iad"'
+            f'drafts: decoding="{loaded.decoding}" verifies no drafts: use "beam" or "iad"'
         )
-    longest = own.max_len_b if call.max_len_b is None else call.max_len_b
-    shortest = own.min_len if call.min_len is None else call.min_len
+    longest = loaded.max_len_b if call.max_len_b is None else call.max_len_b
+    shortest = loaded.min_len if call.min_len is None else call.min_len
     changed = call.min_len is not None or call.max_len_b is not None
-    if changed and not own.max_len_a and shortest > longest:
+    if changed and not loaded.max_len_a and shortest > longest:
         raise ValueError(f"min_len={shortest}: it must be at most max_len_b, which is {longest}")
-    if shortest > own.most:
-        raise ValueError(f"min_len={shortest}: the model writes at most {own.most} tokens and </s>")
+    if shortest > loaded.most:
+        raise ValueError(
+            f"min_len={shortest}: the model writes at most {loaded.most} tokens and </s>"
+        )
 
 
 def _copies(generator: Any) -> bool:
     """Tells whether a generator verifies texts that are proposed."""
-    return isinstance(generator, DraftAndVerifyGenerator | BeamGenerator) and getattr(
-        generator, "verified", True
-    )
+    kinds = DraftAndVerifyGenerator | BeamGenerator
+    return isinstance(generator, kinds) and getattr(generator, "accept", None) is not trusting
 
 
-@contextmanager
-def as_called(
-    generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
-) -> Iterator[None]:
-    """Within this context the generator has the options of a call; afterwards those it had before.
+def generator_of_call(
+    generator: Any, call: Call, texts: GivenTexts | None, watcher: Watcher | None
+) -> Any:
+    """Makes a view of a generator that has the options of a call; without options it is the generator itself.
+
+    A view is a shallow copy with other settings. It shares models, verifier and what is kept from batch to batch. Stock
+    search, stock's alignments and other people's tasks read attributes of a generator, so they see these options too.
 
     Args:
-        given: proposes the drafts of this batch. watcher: gets tokens as they become certain; None: nobody does.
+        texts: proposes the drafts of this batch. watcher: gets tokens as they become certain; None: nobody does.
     """
-    changes: dict[str, Any] = {
+    settings: dict[str, Any] = {
         attribute: getattr(call, name)
         for name, attribute in ATTRIBUTES.items()
         if getattr(call, name) is not None
     }
     if isinstance(generator, BeamGenerator):
-        if given is not None:
-            changes |= {"texts": given.texts_of, "ahead": True, "budget": given.budget}
+        if texts is not None:
+            settings |= {"texts": texts.texts_of, "ahead": True}
         if watcher is not None:
-            changes["watch"] = watcher.searches
+            settings["watch"] = watcher.searches
     elif _copies(generator):
-        if given is not None:
-            changes["drafter"] = given
+        if texts is not None:
+            settings["drafter"] = texts
         if watcher is not None:
-            changes["watch"] = watcher.committed
-    before = {name: getattr(generator, name) for name in changes}
-    _set(generator, changes)
-    try:
-        yield
-    finally:
-        if given is not None:
-            given.budget = getattr(generator, "budget", None)
-        _set(generator, before)
-
-
-def _set(generator: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        setattr(generator, name, value)
-    if "beam_size" in values and isinstance(generator, SequenceGenerator):
-        generator.model.set_decoder_beam_size(generator.beam_size)
+            settings["watch"] = watcher.committed
+    if not settings:
+        return generator
+    one_thread(generator)  # a view shares its guard
+    view = copy.copy(generator)
+    vars(view).update(settings)
+    return view

@@ -15,14 +15,15 @@ from fairseq import utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_aggdec.api.calls import Call, LoadedOptions, as_called, check_call
+from fairseq_aggdec.api.calls import Call, LoadedOptions, check_call, generator_of_call
 from fairseq_aggdec.api.languages import Languages
 from fairseq_aggdec.api.scoring import add_attention, score_batch
-from fairseq_aggdec.api.text import Codec, refuse_other_than_text
+from fairseq_aggdec.api.text import Codec, on_the_host, refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.options.stopping import stock_stoppable
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.stored.held_files import check_held
 
 NOTHING = torch.empty(0, dtype=torch.long)
 NO_OPTIONS = Call()
@@ -54,6 +55,10 @@ class Hypothesis:
     attention: Tensor | None = field(default=None, compare=False, repr=False)
 
 
+# The only output for an empty text, which no model reads.
+EMPTY = Hypothesis("", (), 0.0, (), 0, None, 0.0)
+
+
 class BatchDecoder:
     """Base of :class:`Translator`: models and their generator, shared by threads, which take turns batch by batch.
 
@@ -80,12 +85,13 @@ class BatchDecoder:
         self.task, self.models, self.generator = task, list(models), generator
         self.codec, self.nbest, self.post_process = codec, nbest, post_process
         self.generation = generation
-        # The generator holds the state of one batch. A hook of the model that comes back here gets its error.
+        # Keys and values, drafters and the languages of a task are of one batch at a time. Options of a call need no
+        # turn. A hook of the model that comes back here gets its error.
         self.turn = threading.RLock()
         self.process = os.getpid()
         self.device = next(self.models[0].parameters()).device
         self.decoding = str(task.settings.decoding)
-        self.own = LoadedOptions.of(self.decoding, generator)
+        self.loaded = LoadedOptions.of(self.decoding, generator)
         # Source and target language; reading a configuration is slow.
         self.language_support = Languages(task, whole or models)
         self.languages = self.language_support.own
@@ -94,7 +100,7 @@ class BatchDecoder:
         self.made_by: Callable[[], BatchDecoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
         # What proposes the drafts of a call, by generator.
-        self._given: dict[int, GivenTexts] = {}
+        self._proposers: dict[int, GivenTexts] = {}
 
     @property
     def counters(self) -> Counters:
@@ -117,6 +123,7 @@ class BatchDecoder:
         weights = (weight for model in self.language_support.whole for weight in model.parameters())
         return [(id(one), 0 if one.is_inference() else one._version) for one in weights]
 
+    @on_the_host()
     def decode_tokens(
         self,
         tokens: Sequence[Tensor],
@@ -137,7 +144,7 @@ class BatchDecoder:
         """
         self.check(call)
         beside = beside or [(NOTHING, NOTHING)] * len(tokens)
-        found: dict[int, list[Hypothesis]] = {}
+        hypotheses: dict[int, list[Hypothesis]] = {}
         # Where calls have languages, in one turn: others have other languages.
         with (
             self.alone() if self.language_support.all else nullcontext(),
@@ -152,8 +159,8 @@ class BatchDecoder:
                     batch = [chosen[place] for place in places]
                     sample["id"] = torch.tensor([numbers[i] for i in batch]).to(self.device)
                     ranked = self._decode(generator, sample, call, [beside[i] for i in batch])
-                    found |= dict(zip(batch, ranked, strict=True))
-        return [found[i] for i in range(len(tokens))]
+                    hypotheses |= dict(zip(batch, ranked, strict=True))
+        return [hypotheses[i] for i in range(len(tokens))]
 
     def _decode(
         self,
@@ -164,32 +171,36 @@ class BatchDecoder:
     ) -> list[list[Hypothesis]]:
         """Hypotheses of a batch; ``beside`` as for :meth:`decode_tokens`, of its rows, with prefixes of one length."""
         prefix = torch.stack([own for own, _ in beside]).to(self.device)
-        beam = call.beam or self.own.beam
+        beam = call.beam or self.loaded.beam
         most = min(call.nbest or self.nbest, beam)
         if generator is not self.generator:  # it was made for the beam of an earlier call
             call = replace(call, beam=beam)
         start = time.perf_counter()
         with self.alone():
             watcher = self._watcher(call, sample["id"].tolist())
-            given = self._texts(generator, [draft.tolist() for _, draft in beside])
-            with as_called(generator, call, given, watcher):
-                models, forced = (
-                    self.language_support.models(call),
-                    self.language_support.prefix(prefix),
-                )
-                with stock_stoppable() if self.decoding == "stock" else nullcontext():
-                    found = self.task.inference_step(
-                        generator, models, sample, prefix_tokens=forced
-                    )
-            found = [ranked[:most] for ranked in found]
+            sample["drafts"] = [draft.tolist() for _, draft in beside]
+            texts = self._texts(generator) if any(sample["drafts"]) else None
+            view = generator_of_call(generator, call, texts, watcher)
+            if isinstance(
+                view, SequenceGenerator
+            ):  # which sets this of the models, for all generators
+                view.model.set_decoder_beam_size(view.beam_size)
+            models = self.language_support.models(call)
+            forced = self.language_support.prefix(prefix)
+            with stock_stoppable() if self.decoding == "stock" else nullcontext():
+                hypotheses = self.task.inference_step(view, models, sample, prefix_tokens=forced)
+            hypotheses = [ranked[:most] for ranked in hypotheses]
             if call.attention:
-                add_attention(self.task, self.language_support, call, sample, found)
-        seconds = (time.perf_counter() - start) / len(found)
+                add_attention(self.task, self.language_support, call, sample, hypotheses)
+        seconds = (time.perf_counter() - start) / len(hypotheses)
         if watcher is not None:
-            for row, ranked in enumerate(found):
+            for row, ranked in enumerate(hypotheses):
                 watcher.update(row, ranked[0]["tokens"].tolist() if ranked else [])
-        return [[self._read(one, seconds, call.attention) for one in ranked] for ranked in found]
+        return [
+            [self._read(one, seconds, call.attention) for one in ranked] for ranked in hypotheses
+        ]
 
+    @on_the_host()
     def score_tokens(
         self,
         tokens: Sequence[Tensor],
@@ -198,18 +209,20 @@ class BatchDecoder:
         call: Call,
     ) -> list[Hypothesis]:
         """The given outputs, (T,) int64 with ``</s>`` for each sentence, with their log-probabilities."""
-        found: dict[int, Hypothesis] = {}
+        hypotheses: dict[int, Hypothesis] = {}
         with self.alone(), self.language_support.of(call):
             models = self.language_support.models(call)
             for sample, places in self._samples(tokens, batch_size, None):
                 began = time.perf_counter()
                 start, _ = self.language_support.started(targets[0])
                 begun = [self.language_support.started(targets[i])[1] for i in places]
+                check_held(models)
                 scored = score_batch(self.task, models, sample, begun, start)
+                check_held(models)
                 seconds = (time.perf_counter() - began) / len(places)
                 for place, one in zip(places, scored, strict=True):
-                    found[place] = self._read(one, seconds, call.attention)
-        return [found[place] for place in range(len(tokens))]
+                    hypotheses[place] = self._read(one, seconds, call.attention)
+        return [hypotheses[place] for place in range(len(tokens))]
 
     def _samples(
         self, tokens: Sequence[Tensor], batch_size: int | None, max_tokens: int | None
@@ -224,18 +237,18 @@ class BatchDecoder:
 
     def generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
-        own, beam = self.generator, call.beam or self.own.beam
-        alike = (beam == 1) == (self.own.beam == 1) or self.decoding != "beam"
+        own, beam = self.generator, call.beam or self.loaded.beam
+        alike = (beam == 1) == (self.loaded.beam == 1) or self.decoding != "beam"
         if not self.language_support.other(call) and (alike or type(own) is SequenceGenerator):
             return own
         if self.generation is None:
-            raise ValueError(f"beam={beam}: this translator was made for beam {self.own.beam}")
+            raise ValueError(f"beam={beam}: this translator was made for beam {self.loaded.beam}")
         with self.alone():
             return self.language_support.generator(call, self.generation, beam)
 
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` in one sentence for what this translator cannot do."""
-        check_call(call, self.own)
+        check_call(call, self.loaded)
         self.language_support.check(call)
 
     @contextmanager
@@ -256,28 +269,26 @@ class BatchDecoder:
 
     def _watcher(self, call: Call, numbers: Sequence[int]) -> Watcher | None:
         """Calls ``on_token`` with what is new of a sentence of a batch, whose sentences have these numbers."""
-        on_token, told = call.on_token, dict[int, int]()
+        on_token, reported = call.on_token, dict[int, int]()
         if on_token is None:
             return None
 
         def tell(place: int, tokens: Sequence[int]) -> None:
             words = self._symbols(tokens)
-            new, told[place] = words[told.get(place, 0) :], len(words)
+            new, reported[place] = words[reported.get(place, 0) :], len(words)
             if new:
                 on_token(numbers[place], new, self._text(tokens))
 
         return Watcher(tell)
 
-    def _texts(self, generator: Any, drafts: Sequence[Sequence[int]]) -> GivenTexts | None:
-        """Proposer of the drafts of a batch; it learns, for each generator, what drafts are worth."""
-        if not any(drafts):
-            return None
-        if id(generator) not in self._given:
-            given = GivenTexts(self.task.settings, self.task.target_dictionary)
-            self._given[id(generator)] = given
-        self._given[id(generator)].texts_given = drafts
-        return self._given[id(generator)]
+    def _texts(self, generator: Any) -> GivenTexts:
+        """Proposer of the drafts that callers give; it learns, for each generator, what drafts are worth."""
+        if id(generator) not in self._proposers:
+            texts = GivenTexts(self.task.settings, self.task.target_dictionary)
+            self._proposers[id(generator)] = texts
+        return self._proposers[id(generator)]
 
+    @on_the_host()
     def tokens(self, text: str, language: str | None = None, side: str = "source") -> Tensor:
         """Text -> (S,) int64 tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
         words = self.language_support.words(side, language)
@@ -336,6 +347,8 @@ class BatchDecoder:
         target = self.task.target_dictionary
         ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
         ignored = {*ignored, *self.language_support.tags}
+        if self.codec.drop_unk:
+            ignored.add(target.unk())
         line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)
         return self.codec.decode(line)
 

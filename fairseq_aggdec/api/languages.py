@@ -16,9 +16,9 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.utils import resolve_max_positions, split_paths
 from torch import Tensor
 
-from fairseq_aggdec.checkpoints import check_files
 from fairseq_aggdec.pipelines.takeover import adopt
-from fairseq_aggdec.stored_options import option
+from fairseq_aggdec.stored.checkpoints import check_files
+from fairseq_aggdec.stored.options import option
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 

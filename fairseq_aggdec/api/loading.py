@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.data import data_utils
 from fairseq.dataclass.configs import FairseqConfig
@@ -17,14 +18,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.api.languages import first_pair, make_task, of_direction
-from fairseq_aggdec.api.text import make_codec
+from fairseq_aggdec.api.text import make_codec, on_the_host
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.checkpoints import load_model
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.kernels.mapped import read_once
-from fairseq_aggdec.kernels.stored import attach
 from fairseq_aggdec.methods.options.reading import refuse_switch
-from fairseq_aggdec.packed.folder import PackedFolder, is_folder, open_folder
+from fairseq_aggdec.packed.folder import ModelFiles, open_model
+from fairseq_aggdec.startup.installing import refuse_published
+from fairseq_aggdec.stored.checkpoints import load_model
 from fairseq_aggdec.tasks.decoding_options import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
@@ -54,7 +54,7 @@ GENERATION = {
 # Arguments of from_pretrained itself, which a misspelt option may mean.
 ARGUMENTS = ("path", "data", "decoding", "drafter_path", "beam", "device", "dtype")
 LANGUAGES = {"source_lang", "target_lang"}
-TEXT = {"bpe", "post_process", "spm", "tokenizer"}
+TEXT = {"bpe", "drop_unk", "post_process", "spm", "tokenizer"}
 # What a checkpoint was trained with and must be decoded with.
 OF_THE_CHECKPOINT = ("left_pad_source", "left_pad_target", "max_source_positions")
 
@@ -70,6 +70,7 @@ def _authors(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in OF_AUTHORS if type(given.get(name)) in (int, float)}
 
 
+@on_the_host()
 def from_pretrained(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str] | None = None,
@@ -97,7 +98,8 @@ def from_pretrained(
             ``acceptance="top-k:2"``, ``draft_tokens="auto"``, ``nbest=5``, ...; ``source_lang`` and ``target_lang``,
             where neither the checkpoint nor the data tell; and for the text: ``spm`` (a sentencepiece model), ``bpe``
             (codes of subword-nmt), ``tokenizer`` (``moses``, ...), ``post_process`` (marks to remove from outputs, such
-            as ``"@@ "``, where text comes in pieces already). Tokenisation that is not named is the checkpoint's; a
+            as ``"@@ "``, where text comes in pieces already), ``drop_unk=True`` (leave ``<unk>`` out of outputs, as
+            transformers does; fairseq writes it). Tokenisation that is not named is the checkpoint's; a
             checkpoint without any takes tokens separated by spaces.
 
     Returns:
@@ -123,12 +125,12 @@ def from_pretrained(
     given = path, data, decoding, drafter_path, beam, device, dtype
     made_by = functools.partial(from_pretrained, *given, **options)
     refuse_unknown(options)
-    paths, folders = opened(_paths(path))
-    if folders:
-        data, dtype, options = _as_packed(folders, data, dtype, options)
+    files = [open_model(one) for one in _paths(path)]
+    paths = [one.checkpoint for one in files]
+    data, dtype, options = _as_packed(files, data, dtype, options)
     if data is None:
         raise ValueError("data: name the folder with the dictionaries")
-    states = [load_checkpoint(one) for one in paths]
+    states = [one.load() for one in files]
     saved = states[0].get("cfg") or {}
     options = _authors(states[0]) | options
     precision = _precision(dtype)
@@ -142,42 +144,34 @@ def from_pretrained(
     if precision is torch.float16:
         whole = [model.half() for model in whole]
     models = [of_direction(model, cfg.task.source_lang, cfg.task.target_lang) for model in whole]
-    for model, one in zip(models, paths, strict=True):
-        if one in folders and (stored := folders[one].stored) is not None:
-            attach(model, stored)
+    for model, one in zip(models, files, strict=True):
+        one.attach(model)
     with read_once(*paths):
         generator = task.build_generator(models, cfg.generation)
     languages = cfg.task.source_lang, cfg.task.target_lang
     places = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
-    named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}
+    named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer", "drop_unk")}
     codec = make_codec(saved, places, languages, **named)
+    for one in files:
+        one.check()
     nbest, joined = int(cfg.generation.nbest), options.get("post_process")
     translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation, whole)
     translator.made_by = made_by
     return translator
 
 
-def opened(paths: Sequence[str]) -> tuple[list[str], dict[str, PackedFolder]]:
-    """The checkpoints that paths name, and the packed folders among them by their checkpoints.
-
-    Raises:
-        CheckpointError: a folder is damaged.
-    """
-    folders = {path: open_folder(path) for path in paths if is_folder(path)}
-    found = [folders[path].checkpoint if path in folders else path for path in paths]
-    return found, {folder.checkpoint: folder for folder in folders.values()}
-
-
 def _as_packed(
-    folders: Mapping[str, PackedFolder], data: Any, dtype: Any, options: dict[str, Any]
+    files: Sequence[ModelFiles], data: Any, dtype: Any, options: dict[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Data, precision and options where nothing else is said: those that folders were packed for."""
-    first = next(iter(folders.values()))
+    """Data, precision and options where nothing else is said: those that the first folder was packed for."""
+    first = next((one for one in files if one.folder is not None), None)
+    if first is None:
+        return data, dtype, options
     if first.kind == "int8":
         options = {"int8": "all"} | options
     if first.kind == "bf16" and dtype is None:
         dtype = "bf16"
-    return first.path if data is None else data, dtype, options
+    return first.folder if data is None else data, dtype, options
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
@@ -225,6 +219,8 @@ def make_config(
 def _trained(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of the task that a checkpoint was trained with."""
     task = saved.get("task") or {}
+    if isinstance(task, DictConfig):  # whose get() may refuse a name that it has not
+        return {str(name): task[name] for name in task if name in task}
     return task if isinstance(task, Mapping) else vars(task)
 
 
@@ -247,7 +243,7 @@ def _languages(
 
 def _set(section: DictConfig, name: str, value: Any) -> None:
     try:
-        section[name] = value
+        section[name] = value.item() if isinstance(value, np.generic) else value
     except OmegaConfBaseException as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f"{name}={value!r}: {reason}") from None
@@ -255,10 +251,13 @@ def _set(section: DictConfig, name: str, value: Any) -> None:
 
 def _paths(path: Any) -> list[str]:
     if isinstance(path, str | os.PathLike):
-        return list(split_paths(os.fspath(path)))
-    paths = [os.fspath(one) for one in path]
+        paths = list(split_paths(os.fspath(path)))
+    else:
+        paths = [os.fspath(one) for one in path]
     if not paths:
         raise ValueError("path: name at least one checkpoint")
+    for one in paths:
+        refuse_published(one)
     return paths
 
 

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from fairseq_aggdec.api.decoding import batches_by_length
 from fairseq_aggdec.api.text import Codec
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.engine.precision import precision_name
-from fairseq_aggdec.one_copy import OneCopy
-from fairseq_aggdec.packed.folder import take_stored
+from fairseq_aggdec.packed.folder import taken
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.stored.one_copy import OneCopy
 
 T = TypeVar("T")
 
@@ -183,13 +182,15 @@ class Session:
         else:
             self.models = []
             for path in paths:
-                state = load_checkpoint(path, overrides)
+                files = taken(path)
+                state = files.load(overrides)
                 with OneCopy():
                     found, self.saved = checkpoint_utils.load_model_ensemble(
                         [path], task=self.task, state=state
                     )
                 self.models += found
-                take_stored(path, found[0])
+                files.attach(found[0])
+                files.check()
         if (path := self.cfg.generation.lm_path) is not None:
             overrides = overrides | {"data": self.cfg.task.data}
             (self.language_model,), _ = checkpoint_utils.load_model_ensemble(
@@ -260,7 +261,7 @@ class Session:
         chosen, self.task.settings.decoding = self.task.settings.decoding, decoding
         self.task.quiet = self.warned or decoding != str(chosen)
         self.warned = self.warned or not self.task.quiet
-        self.task.counters = Counters()
+        self.task.counters = Counters(said=self.task.counters.said)
         fused = {"lm_model": self.language_model, "lm_weight": generation.lm_weight}
         try:
             generator = self.task.build_generator(

@@ -2,15 +2,19 @@
 
 import itertools
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.data import encoders
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from omegaconf import DictConfig, OmegaConf
+
+from fairseq_aggdec.data.whole_tokens import with_whole_tokens
 
 # Settings of fairseq's tokenisers that name a file.
 FILE_SETTINGS = ("_codes", "_encoder_json", "_merges", "_model", "_path", "_vocab", "_vocab_bpe")
@@ -18,10 +22,15 @@ FILE_SETTINGS = ("_codes", "_encoder_json", "_merges", "_model", "_path", "_voca
 
 @dataclass
 class Codec:
-    """Text -> the line of tokens that a dictionary reads, and back, by fairseq's encoders; without any text is one."""
+    """Text -> the line of tokens that a dictionary reads, and back, by fairseq's encoders; without any text is one.
+
+    Attributes:
+        drop_unk: leave ``<unk>`` out of texts, as transformers does; fairseq writes it.
+    """
 
     tokenizer: Any = None
     subwords: Any = None
+    drop_unk: bool = False
 
     def encode(self, text: str) -> str:
         for part in (self.tokenizer, self.subwords):
@@ -52,6 +61,14 @@ class JoinedPieces(SentencepieceBPE):
         return bool(piece.startswith("<0x") and self.sp.is_byte(self.sp.piece_to_id(piece)))
 
 
+@contextmanager
+def on_the_host() -> Iterator[None]:
+    """New tensors are on the CPU where nothing else is said, whatever ``torch.set_default_device`` says outside."""
+    default = torch.get_default_device() if hasattr(torch, "get_default_device") else None
+    with nullcontext() if default is None or default.type == "cpu" else torch.device("cpu"):
+        yield
+
+
 def make_codec(
     saved: Mapping[str, Any],
     folders: Iterable[Path],
@@ -59,6 +76,7 @@ def make_codec(
     spm: str | Path | None = None,
     bpe: str | Path | None = None,
     tokenizer: str | None = None,
+    drop_unk: bool | None = None,
 ) -> Codec:
     """The codec that the caller asks for, part by part, else that of the checkpoint.
 
@@ -67,13 +85,15 @@ def make_codec(
         folders: where the checkpoint's files are looked for when they are not where it says.
         languages: of source and target, which the Moses tokeniser asks for.
         spm: a sentencepiece model. bpe: codes of subword-nmt. tokenizer: name of one of fairseq's.
+        drop_unk: as of :class:`Codec`.
     """
+    if drop_unk not in (None, True, False):
+        raise ValueError(f"drop_unk={drop_unk!r}: it must be True or False")
     if spm and bpe:
         raise ValueError("spm and bpe are two ways to cut words into pieces: give one of them")
     folders = list(folders)
-    return Codec(
-        _tokenizer(saved, folders, languages, tokenizer), _subwords(saved, folders, spm, bpe)
-    )
+    parts = _tokenizer(saved, folders, languages, tokenizer), _subwords(saved, folders, spm, bpe)
+    return Codec(*parts, bool(drop_unk))
 
 
 def _tokenizer(
@@ -98,13 +118,15 @@ def _subwords(
         if path and not Path(path).is_file():
             raise FileNotFoundError(f"{option}={str(path)!r}: there is no such file")
     if spm:
-        return JoinedPieces(SentencepieceConfig(sentencepiece_model=str(spm)))
+        settings = SentencepieceConfig(sentencepiece_model=str(spm))
+        return with_whole_tokens(JoinedPieces(settings), settings)
     if bpe:
         return SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(bpe)))
-    built = encoders.build_bpe(_found(saved.get("bpe"), folders))
+    settings = _found(saved.get("bpe"), folders)
+    built = encoders.build_bpe(settings)
     if type(built) is SentencepieceBPE:
         built.__class__ = JoinedPieces
-    return built
+    return with_whole_tokens(built, settings)
 
 
 def _found(settings: Any, folders: list[Path]) -> Any:

@@ -2,13 +2,14 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_aggdec.api.calls import Call, check_whole
-from fairseq_aggdec.api.decoding import BatchDecoder, Hypothesis
+from fairseq_aggdec.api.decoding import EMPTY, BatchDecoder, Hypothesis
 
 # Batches that are read ahead, so that sentences of like length come together.
 LOOKAHEAD = 16
@@ -57,7 +58,8 @@ class Translator(BatchDecoder):
         """The best output for every sentence.
 
         Args:
-            sentences: text, one sentence each; an empty one is decoded as the model does it.
+            sentences: text, one sentence each. An empty one is empty again where it has no prefix; fairseq's commands
+                decode it.
             batch_size: sentences decoded together at most; 1 for the least waiting, more for throughput.
             progress: show a bar on stderr.
             beam, nbest, prefix: of this call only: beam size, hypotheses per sentence, and how outputs must begin.
@@ -88,11 +90,15 @@ class Translator(BatchDecoder):
         beam: int | None = None,
         nbest: int | None = None,
         prefix: str | Iterable[str] | None = None,
+        encoded: Sequence[Tensor] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """Decodes sentences; for each its hypotheses, the best first: ``nbest`` of them at most.
 
         Arguments and errors are those of :meth:`translate`.
+
+        Args:
+            encoded: the tokens (S,) of each sentence, as :meth:`encode` has given them; None: they are made now.
 
         >>> from fairseq_aggdec import from_pretrained
         >>> folder = "checkpoints/ua_gec"
@@ -106,7 +112,7 @@ class Translator(BatchDecoder):
         ('▁Я', '▁знаю', '▁,', '▁що', '▁ти', '▁тут', '▁.')
         """
         options |= given(beam=beam, nbest=nbest, prefix=prefix)
-        return list(self._hypotheses(sentences, batch_size, LOOKAHEAD, progress, options))
+        return list(self._hypotheses(sentences, batch_size, LOOKAHEAD, progress, options, encoded))
 
     def stream(
         self,
@@ -172,7 +178,7 @@ class Translator(BatchDecoder):
         True
         """
         pairs = [_listed(sources), _listed(targets)]
-        check_whole("batch_size", batch_size)
+        batch_size = check_whole("batch_size", batch_size)
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
         spoken = {"source_lang": source_lang, "target_lang": target_lang}
@@ -191,10 +197,11 @@ class Translator(BatchDecoder):
         lookahead: int,
         progress: bool,
         options: dict[str, Any],
+        encoded: Sequence[Tensor] | None = None,
     ) -> Iterator[list[Hypothesis]]:
         _check_texts(sentences)
-        check_whole("batch_size", batch_size)
-        check_whole("lookahead", lookahead)
+        batch_size = check_whole("batch_size", batch_size)
+        lookahead = check_whole("lookahead", lookahead)
         call = Call.of(options)
         self.check(call)
         source, target = call.source_lang, call.target_lang
@@ -203,15 +210,21 @@ class Translator(BatchDecoder):
         ahead = min(batch_size * lookahead, sys.maxsize)
         with tqdm(total=total, unit="sentence", disable=not progress) as bar:
             while chunk := list(itertools.islice(read, ahead)):
-                numbers = range(first, first + len(chunk))
-                rows = zip(numbers, chunk, strict=True)
-                tokens = [self.encode(row[0], number, source) for number, row in rows]
+                given = [
+                    (number, row) for number, row in enumerate(chunk, first) if not _is_empty(row)
+                ]
+                tokens = [
+                    self.encode(row[0], number, source) if encoded is None else encoded[number]
+                    for number, row in given
+                ]
                 beside = [
                     (self._output(prefix, target), self._output(draft, target))
-                    for _, prefix, draft in chunk
+                    for _, (_, prefix, draft) in given
                 ]
-                for ranked in self.decode_tokens(tokens, numbers, batch_size, call, beside):
-                    yield ranked
+                numbers = [number for number, _ in given]
+                ranked = iter(self.decode_tokens(tokens, numbers, batch_size, call, beside))
+                for row in chunk:
+                    yield [EMPTY] if _is_empty(row) else next(ranked)
                     bar.update()
                 first += len(chunk)
 
@@ -219,6 +232,12 @@ class Translator(BatchDecoder):
 def given(**options: Any) -> dict[str, Any]:
     """Options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _is_empty(row: tuple[str, str, str]) -> bool:
+    """Tells whether a sentence has neither text nor a prefix."""
+    text, prefix, _ = row
+    return isinstance(text, str) and not text.strip() and not prefix.strip()
 
 
 def _check_texts(sentences: object) -> None:

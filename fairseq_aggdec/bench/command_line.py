@@ -5,38 +5,16 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
-from fairseq_aggdec.bench.engines import ASSISTED, ENGINES
+from fairseq_aggdec.bench.engines import ENGINES
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.methods.options.kinds import KINDS
 from fairseq_aggdec.records import results
 
 # System -> the tool's option for its own model, and the option of fairseq-generate that takes it.
-OF_ITS_OWN = {"blockwise": ("heads", "--path"), ASSISTED: ("assistant", "--drafter-path")}
-
-
-def own_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that fairseq-generate does not have."""
-    add = parser.add_argument_group("bench").add_argument
-    add("--systems", nargs="+", metavar="NAME", help="groups or systems (default: stock ours)")
-    add("--system", action="append", default=[], metavar="NAME=OPTIONS", dest="by_options")
-    add("--baselines", nargs="*", metavar="NAME", help="over which ratios are given")
-    add("--batch-sizes", type=int, nargs="+", default=[1, 8, 32], metavar="B")
-    add("--threads", type=int, nargs="+", default=[1], metavar="T")
-    add("--limit", type=int, help="sentences (default: all), spread over all lengths")
-    add("--repeats", type=int, default=1, help="times each batch is decoded; medians")
-    add("--apart", action="store_true", help="each system in a process of its own")
-    add("--heads", metavar="FILE", help="checkpoint with block heads on the same model")
-    add("--assistant", metavar="FILE", help=f"checkpoint of a smaller Transformer for {ASSISTED}")
-    add("--gec", type=Path, nargs="+", metavar="FILE", help="F0.5: source, corrections, ...")
-    add("--distribution", metavar="NAME", help="system whose speed-up of each sentence is written")
-    add("--hypotheses", type=Path, metavar="FOLDER")
-    add("--title", help="heading of the result")
-    add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md")
-    add("--memory", action="store_true")
+OF_ITS_OWN = {"blockwise": ("heads", "--path")}
 
 
 def split(item: str) -> tuple[str, list[str]]:
@@ -54,8 +32,6 @@ def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dic
     drafter = any(x.partition("=")[0] == "--drafter-path" for x in arguments)
     models = {"gad": drafter, "blockwise": args.heads}
     names = systems.expanded(names, [name for name, model in models.items() if model])
-    if args.assistant and args.systems == ["all"] and ASSISTED not in names:
-        names.append(ASSISTED)
     absent: dict[str, str] = {}
     found: list[Entry] = []
     for name in names:

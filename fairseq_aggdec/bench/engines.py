@@ -11,11 +11,10 @@ from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
-from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import hugging_face
 from fairseq_aggdec.bench.timing import System
-from fairseq_aggdec.methods.shared.loading import load_writer
+from fairseq_aggdec.startup import installing
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,15 @@ class Engine:
     """Tells how another engine decodes.
 
     Attributes:
-        library: ``CTranslate2``, ``Hugging Face transformers`` or ``ONNX Runtime``.
+        library: ``CTranslate2`` or ``Hugging Face transformers``.
         form: precision, as the library names it.
         beam: of its search, 1 for greedy.
-        assisted: a smaller model drafts.
         rows: sentences of a batch at most, which CTranslate2 makes itself; 0: batches as they are given.
     """
 
     library: str
     form: str = "float32"
     beam: int = 1
-    assisted: bool = False
     rows: int = 0
 
     @property
@@ -42,14 +39,12 @@ class Engine:
         if self.library == CTRANSLATE2:
             own = f", its own batches of {self.rows}" if self.rows else ""
             return f"{self.library} {self.form}, {search}{own}"
-        more = [", with an assistant"] if self.assisted else []
-        more += [f", {short}" for short, form in HALF.items() if form == self.form]
+        more = [f", {short}" for short, form in HALF.items() if form == self.form]
         return "".join([f"{self.library}, {search}", *more])
 
 
-CTRANSLATE2, TRANSFORMERS, ONNX = "CTranslate2", "Hugging Face transformers", "ONNX Runtime"
+CTRANSLATE2, TRANSFORMERS = "CTranslate2", "Hugging Face transformers"
 HALF = {"bf16": "bfloat16", "fp16": "float16"}  # in the names of systems -> as PyTorch names it
-ASSISTED = "hf-assistant"
 SEARCHES = {"": 1, "-beam5": 5}
 FORMS = ("float32", "float16", "bfloat16", "int8")
 ENGINES = {
@@ -65,8 +60,6 @@ ENGINES = {
         for ending, beam in SEARCHES.items()
         for short, form in HALF.items()
     },
-    ASSISTED: Engine(TRANSFORMERS, assisted=True),
-    **{f"onnx{ending}": Engine(ONNX, beam=beam) for ending, beam in SEARCHES.items()},
 }
 
 # Generation options that every engine here is told; "--beam" is in the name of a system.
@@ -159,58 +152,25 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
 
 
 def hugging_face_system(name: str, session: Session) -> System:
-    """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
+    """The search of Hugging Face transformers on the same weights."""
     engine, model = ENGINES[name], only_model(name, session)
-    smaller = assistant_of(session, model) if engine.assisted else None
-    dictionary, assistant = session.task.target_dictionary, None
     try:
-        made = hugging_face.exported(model, dictionary)
-        if smaller is not None:
-            assistant = hugging_face.exported(smaller, dictionary)
-        if engine.library == ONNX:
-            made = hugging_face.in_onnx(made)
+        made = hugging_face.exported(model, session.task.target_dictionary)
     except ImportError as error:
-        modules = ["transformers", *(["optimum"] if engine.library == ONNX else [])]
         raise SystemExit(
-            f"error: {name} needs {engine.library}: {installing.advice(*modules)}"
+            f"error: {name} needs {engine.library}: {installing.advice('transformers')}"
         ) from error
-    device = torch.device("cpu")
-    if engine.library != ONNX:
-        device = torch.device("cuda" if session.cuda else "cpu")
-        made.to(device, getattr(torch, engine.form))
-        assistant = assistant and assistant.to(device)
+    device = torch.device("cuda" if session.cuda else "cpu")
+    made.to(device, getattr(torch, engine.form))
     generation = session.cfg.generation
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         tokens = sample["net_input"]["src_tokens"].to(device)
         limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
         limit = min(limit, model.max_decoder_positions() - 1)
-        if assistant is not None and len(tokens) > 1:
-            raise SystemExit(f"error: {name} takes one sentence at a time: --batch-sizes 1")
-        least = generation.min_len
-        return hugging_face.translate(made, tokens, limit, least, engine.beam, assistant)
+        return hugging_face.translate(made, tokens, limit, generation.min_len, engine.beam)
 
     return System(name, decode)
-
-
-def assistant_of(session: Session, model: Any) -> Any:
-    """The model whose drafts transformers verifies: ``--assistant`` of the rivals, the session's ``--drafter-path``.
-
-    Raises:
-        SystemExit: it is not given, or reads fewer positions than ``model``.
-        FileNotFoundError, CheckpointError: no file, or a model of other data.
-    """
-    path = session.task.cfg.drafter_path
-    if not path:
-        raise SystemExit(f"error: {ASSISTED} needs --assistant FILE")
-    smaller = load_writer(path, session.task, "--assistant")
-    theirs, ours = smaller.max_positions(), model.max_positions()
-    if any(fewer < more for fewer, more in zip(theirs, ours, strict=True)):
-        raise SystemExit(
-            f"error: --assistant {path} reads {theirs[0]} source and {theirs[1]} target positions, the model {ours[0]} "
-            f"and {ours[1]}"
-        )
-    return smaller
 
 
 def write_for_ctranslate2(session: Session, model: Any, path: Path) -> None:

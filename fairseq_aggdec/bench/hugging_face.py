@@ -6,7 +6,6 @@ behind the first when it decodes with its cache (transformers 4.57).
 
 import copy
 import math
-import tempfile
 from typing import Any
 
 import torch
@@ -66,6 +65,7 @@ def _filled(model: Any, dictionary: Dictionary) -> Any:
         made: Any = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**config))
     else:
         made = transformers.MarianMTModel(transformers.MarianConfig(**config))
+    made._keys_to_ignore_on_save = None  # Marian computes positions of its own when it is loaded
     own = dict(model.named_parameters(remove_duplicate=False))
     own["shared.weight"] = model.decoder.embed_tokens.weight
     with torch.no_grad():
@@ -121,38 +121,18 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
     }
 
 
-def in_onnx(made: Any) -> Any:
-    """The model of :func:`exported` in ONNX Runtime on CPU, with as many threads as torch has; Optimum exports it.
-
-    Raises:
-        ImportError: Optimum or ONNX Runtime is not installed.
-    """
-    from onnxruntime import SessionOptions
-    from optimum.onnxruntime import ORTModelForSeq2SeqLM
-
-    options = SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-    with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
-        made._keys_to_ignore_on_save = None  # Marian's own positions are others
-        made.save_pretrained(folder)
-        running = ORTModelForSeq2SeqLM.from_pretrained(folder, export=True, session_options=options)
-    running.generation_config = made.generation_config
-    return running
-
-
 @torch.inference_mode()
 def translate(
-    made: Any, tokens: Tensor, limit: int, least: int = 1, beam: int = 1, assistant: Any = None
+    made: Any, tokens: Tensor, limit: int, least: int = 1, beam: int = 1
 ) -> list[list[int]]:
     """The best hypothesis of each sentence, ``</s>`` at its end.
 
     Args:
-        made: from :func:`exported` or :func:`in_onnx`.
+        made: from :func:`exported`.
         tokens: (B, S) as fairseq collates sources, padded on either side; Marian counts positions from the left edge.
         limit: tokens of the longest output without ``</s>``.
-        least: tokens of the shortest; with an assistant there is no such limit.
+        least: tokens of the shortest.
         beam: of the search, which ends, as stock's does, when it has as many hypotheses; 1 is greedy decoding.
-        assistant: a model of the same dictionary whose drafts are verified (speculative decoding); one sentence only.
     """
     config = made.config
     ranked = {"num_beams": beam, "length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}
@@ -162,8 +142,7 @@ def translate(
         tokens,
         attention_mask=tokens.ne(pad).long(),
         max_new_tokens=limit + 1,
-        min_new_tokens=None if assistant is not None else least,
-        assistant_model=assistant,
+        min_new_tokens=least,
         **ranked,
     )
     eos = config.eos_token_id

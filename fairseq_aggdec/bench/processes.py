@@ -15,17 +15,16 @@ from unittest import mock
 import torch
 from fairseq import utils
 
-from fairseq_aggdec.after_fairseq import set_up_log
 from fairseq_aggdec.bench import memory, systems
-from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import System
-from fairseq_aggdec.waiting import ASLEEP
+from fairseq_aggdec.startup.after_fairseq import set_up_log
+from fairseq_aggdec.startup.waiting import ASLEEP
 
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
-    "OpenVINO is not measured: its exporter is, as that of ONNX Runtime, one for models of Hugging Face transformers, "
-    "whose search stays in Python",
+    "ONNX Runtime and OpenVINO are not measured: their exporters take models of Hugging Face transformers, whose "
+    "search stays in Python",
 )
 
 
@@ -126,8 +125,3 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
         encoding = system.drafter.encoder_seconds
         steps = {sentence: system.steps[sentence] for sentence in outputs if system.steps}
         place.send((seconds, outputs, steps, counters, encoding))
-
-
-def takes_batch_size(name: str, batch_size: int) -> bool:
-    """Tells whether a system decodes batches of this size: an assistant drafts for one sentence at a time."""
-    return name != ASSISTED or batch_size == 1

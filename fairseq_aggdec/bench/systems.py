@@ -31,7 +31,6 @@ GROUPS = {
     "stock": ("beam5", "beam1"),
     "ctranslate2": ("ct2-float32-beam5", "ct2-float32"),
     "huggingface": ("hf-beam5", "hf"),
-    "onnx": ("onnx-beam5", "onnx"),
 }
 # Ending of a system's name -> what is added to its command line.
 PRECISIONS = {"-bf16": ["--bf16"], "-int8": ["--int8"]}
@@ -88,7 +87,7 @@ def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
     """
     ours = [*OURS, *more]
     precise = [name + ending for name in ours for ending in ("", *PRECISIONS)]
-    engines = [n for n, e in ENGINES.items() if not e.assisted and e.form != "float16"]
+    engines = [n for n, e in ENGINES.items() if e.form != "float16"]
     groups = GROUPS | {
         "ours": tuple(ours),
         "all": (*GROUPS["stock"], *precise, *engines),

@@ -111,18 +111,20 @@ def measure(
             system.decode(sample)
     results = {system.name: Measurement(system.name) for system in systems}
     counted = {system.name: [0, 0] for system in systems if system.counters}
-    with tqdm(total=len(batches), unit="batch", leave=False, disable=None) as progress:
+    total = len(batches) * len(systems) * repeats
+    with tqdm(total=total, unit="batch", leave=False, disable=None) as progress:
         for turn, first in enumerate(range(0, len(batches), TURN)):
             part = batches[first : first + TURN]
             seconds: dict[str, list[list[float]]] = {s.name: [[] for _ in part] for s in systems}
             for repeat in range(repeats):
                 for system in rotated(systems, turn + repeat):
+                    progress.set_postfix_str(system.name)  # outside of what is timed
                     system.decode(part[0])
                     with _counted(system, counted):
                         _take_turn(system, part, seconds[system.name], results[system.name])
+                    progress.update(len(part))
             for name, times in seconds.items():
                 results[name].seconds += map(statistics.median, times)
-            progress.update(len(part))
     for name, (tokens, iterations) in counted.items():
         results[name].mean_accepted = tokens / max(1, iterations)
     return list(results.values())

@@ -1,11 +1,11 @@
 """Tells how long copies are: as long as is worth their cost, by the chances of their tokens (``--draft-tokens``)."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from fairseq_aggdec.budget.call_cost import usual_cost
 from fairseq_aggdec.budget.decaying_mean import DecayingMean
 from fairseq_aggdec.budget.draft_length import RESTING_BATCHES
+from fairseq_aggdec.budget.price import CallPrice
 
 # What is believed before anything was seen, as if two tokens had been checked: most texts that are at hand are
 # mostly right, and two tokens are soon outweighed where they are not.
@@ -16,7 +16,7 @@ MEMORY = 1000.0
 # the text has changed. Tokens of that one's first drafts, and of the very first of all on CPU: a guess that costs
 # next to nothing.
 PROBE_LENGTH = 4
-# How many more tokens per cost than none a draft must promise: finding and judging drafts has costs that are in no
+# How many more tokens per cost than none a draft must promise: finding and verifying drafts has costs that are in no
 # line, and no method may be slower than greedy decoding.
 MARGIN = 0.1
 # Drafts of this length decide whether to draft in a batch at all: longer ones gain next to nothing more.
@@ -28,8 +28,8 @@ class CopyLength:
 
     The model: each token of a draft is accepted with chance p, as long as those before it are; p depends on the
     sentence, for which the compiled library learns it (``copying.h``). A draft of K tokens then emits
-    (1 - p^(K+1)) / (1 - p) tokens and costs c + K. The limit is the K with the most tokens per cost. c is the usual
-    cost, not a measured time.
+    (1 - p^(K+1)) / (1 - p) tokens and costs what a call with K tokens more costs. The limit is the K with the most
+    tokens per cost.
 
     Attributes:
         fixed, most: whether the length is not learned, and tokens of any draft.
@@ -49,25 +49,28 @@ class CopyLength:
         self.resting, self.probing, self.rested = False, False, 0
         self.unknown = False
 
-    def start(self, rows: int, by: str) -> None:
-        """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
-        self.step_cost = usual_cost(by)
-        self.unknown = self.unseen and rows > 1 and by.split()[0] in ("kernels", "cpu")
-        self.rows = rows
+    def start(self, rows: int, price: CallPrice, on_cpu: bool) -> None:
+        """Takes up a batch of ``rows`` sentences."""
+        self.price, self.rows = price, rows
+        self.unknown = self.unseen and rows > 1 and on_cpu
         self.total.limit(MEMORY)
-        pointless = worthwhile(self.total.mean, 1.0 + self.step_cost, 1) == 0
+        pointless = worthwhile(self.total.mean, self.cost_of(1), 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
         self.probing = pointless and not self.resting
         self.rested = self.rested + 1 if self.resting else 0
 
     def limit(self, room: int) -> int:
         """The length, at most ``room``, of all drafts of a batch that a device decodes alone."""
-        fixed_cost, chance = 1.0 + self.step_cost / max(1, self.rows), self.total.mean
-        if self.rows > 1 and not self.probing and not worthwhile(chance, fixed_cost, LONG):
+        cost, chance = self.cost_of(max(1, self.rows)), self.total.mean
+        if self.rows > 1 and not self.probing and not worthwhile(chance, cost, LONG):
             return 0
         if self.probing or self.unknown:
             return min(PROBE_LENGTH, room)
-        return worthwhile(chance, fixed_cost, room)
+        return worthwhile(chance, cost, room)
+
+    def cost_of(self, rows: int) -> Callable[[int], float]:
+        """Cost of an iteration that drafts a number of tokens for each row."""
+        return lambda length: self.price.call(rows * (1 + length))
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Learns from drafts of any rows."""
@@ -91,27 +94,28 @@ class FixedCopyLength(CopyLength):
         if limit is not None:
             self.most = limit
 
-    def start(self, rows: int, by: str) -> None:
-        super().start(rows, by)
+    def start(self, rows: int, price: CallPrice, on_cpu: bool) -> None:
+        super().start(rows, price, on_cpu)
         self.resting = self.probing = False
 
     def limit(self, room: int) -> int:
         return min(self.most, room)
 
 
-def worthwhile(chance: float, fixed_cost: float, room: int) -> int:
+def worthwhile(chance: float, cost: Callable[[int], float], room: int) -> int:
     """:func:`best_length`; 0 where that promises less than :data:`MARGIN` more than no draft."""
-    length = best_length(chance, fixed_cost, room)
+    length = best_length(chance, cost, room)
     expected = sum(chance**place for place in range(length + 1))
-    return length if expected * fixed_cost >= (1 + MARGIN) * (fixed_cost + length) else 0
+    return length if expected * cost(0) >= (1 + MARGIN) * cost(length) else 0
 
 
-def best_length(chance: float, fixed_cost: float, room: int) -> int:
-    """argmax over 0 <= K <= room of expected tokens / (fixed_cost + K); it has one maximum, so the first is taken."""
+def best_length(chance: float, cost: Callable[[int], float], room: int) -> int:
+    """The first K <= room behind which a further token brings less for its cost than those before; where each costs as
+    much as the one before, or more, that is the argmax of expected tokens / cost(K)."""
     expected, gain = 1.0, 1.0
     for length in range(room):
         gain *= chance
-        if gain * (fixed_cost + length) <= expected:
+        if gain * cost(length) <= expected * (cost(length + 1) - cost(length)):
             return length
         expected += gain
     return room

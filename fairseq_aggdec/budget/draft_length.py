@@ -4,12 +4,16 @@ auto``, ``--draft-tree auto``)."""
 import math
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, OF_DRAFTS, usual_cost
 from fairseq_aggdec.budget.decaying_mean import DecayingMean
+from fairseq_aggdec.budget.price import CallPrice
+from fairseq_aggdec.kernels.library import constants
+
+# Of drafts of models, which the compiled library weighs with the same numbers.
+OF_DRAFTS = constants("search/draft_budget.h")
 
 # Believed before any draft was seen: the tokens that an iteration with a draft gains, the tokens of the draft, and the
 # number of iterations that this counts as. Trees of a trained drafter have these values (docs/trees.md). Drafts that
-# are always rejected are given up after some 16 of them.
+# are always rejected are given up after some 20 of them.
 PRIOR, DRAFTED, PRIOR_WEIGHT = 3.5, 5.0, 20.0
 # The same where costs are not weighed: one token is accepted.
 PRIOR_UNWEIGHED = 2.0
@@ -23,8 +27,8 @@ LEAST_GAIN = 1.6
 # After RESTING_BATCHES batches without drafts, drafts are tried again for TRIES sentences. What was seen before then
 # counts as at most STILL_KNOWN iterations.
 RESTING_BATCHES, TRIES, STILL_KNOWN = 31, 4, 10.0
-# The tree of --draft-tree auto: in seven of the nine tables of docs/results/trees.md faster than a learned size.
-AUTO_NODES = 5
+# The largest tree of --draft-tree auto; its tokens are worth their cost, by their chances.
+AUTO_NODES = 8
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,19 @@ class DraftLength:
     """Says before an iteration how many tokens to draft, and is told afterwards what came of it. This one always says
     the same number."""
 
+    weighs = False  # what calls cost has a say
+
     def __init__(self, size: int):
         self.size = size
 
-    def start(self, rows: int, by: str, int8: bool = False) -> None:
-        """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`;
-        ``int8``: the verifier computes in 8 bits."""
+    def start(self, rows: int, price: CallPrice, slots: int = 0) -> None:
+        """Takes up a batch of ``rows`` sentences; ``slots``: of a row that the drafter reads."""
+        self.suppose(price)
+        self.slots = slots
+
+    def suppose(self, price: CallPrice) -> None:
+        """Takes a price for what calls cost before the batch is taken up."""
+        self.price = price
 
     def plan(self, rows: int) -> int:
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
@@ -68,14 +79,16 @@ class DraftLength:
 
 
 class AdaptiveDraftLength(DraftLength):
-    """All of a block, or 0 where drafts hardly ever stand, but for a few tries. No clock has a say.
+    """All of a block, or 0 where drafts hardly ever stand, but for a few tries.
 
     Args:
-        weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
+        weighs: a draft must gain more tokens than it costs, by the number of sentences. Not on a GPU, where a
             wider window costs next to nothing.
         per_batch: decides once for a batch, else by the number of sentences left. For half precision, where what
             is read beside a token decides what its products round to; so is a draft length that does not weigh.
     """
+
+    pays, tries, rows, drafts = False, 0.0, 0, False
 
     def __init__(self, size: int, weighs: bool, per_batch: bool = False):
         super().__init__(size)
@@ -84,34 +97,37 @@ class AdaptiveDraftLength(DraftLength):
 
     def forget(self) -> None:
         prior, weight = (PRIOR, PRIOR_WEIGHT) if self.weighs else (PRIOR_UNWEIGHED, 1.0)
-        self.gained, self.drafted = (
-            DecayingMean(REMEMBER, believed, weight) for believed in (prior, DRAFTED)
+        self.gained, self.drafted, self.hoped = (
+            DecayingMean(REMEMBER, believed, weight) for believed in (prior, DRAFTED, prior - 1.0)
         )
         self.rested = 0
 
-    def start(self, rows: int, by: str, int8: bool = False) -> None:
-        self.step_cost, due = usual_cost(by), self.rested == RESTING_BATCHES
-        self.drafter_cost = DRAFTER_INT8 if int8 else DRAFTER
+    def start(self, rows: int, price: CallPrice, slots: int = 0) -> None:
+        super().start(rows, price, slots)
+        self.rows, self.drafts = rows, False
+        due = self.rested == RESTING_BATCHES
         self.pays = self._pays(rows)
-        self.tries: float = 0
+        self.tries = 0.0
         if due and not self.pays:
             self.tries = math.inf if self.per_batch else TRIES
             self.gained.limit(STILL_KNOWN)
         self.rested = 0 if self.pays or due else self.rested + 1
 
     def plan(self, rows: int) -> int:
-        pays = self.pays if self.per_batch else self._pays(rows)
+        # For the last few of a batch it does not pay that the drafter reads all sources.
+        few = not self.drafts and 2 * rows < self.rows
+        pays = self.pays if self.per_batch else not few and self._pays(rows)
         return self.size if pays or self.tries else 0
 
     def _pays(self, rows: int) -> bool:
         if not self.weighs:
             return self.gained.mean >= LEAST_GAIN
-        plain = self.step_cost + rows
-        drafting = plain + self.drafter_cost + rows * self.drafted.mean
-        return self.gained.mean * plain >= (1.0 + MARGIN) * drafting
+        drafting = self.price.drafting(rows, self.drafted.mean, self.slots)
+        return self.gained.mean * self.price.call(rows) >= (1.0 + MARGIN) * drafting
 
     def observe(self, rows: int, drafted: int, emitted: int) -> None:
         if drafted:
+            self.drafts = True
             self.gained.add(emitted, rows)
             self.drafted.add(drafted, rows)
             self.tries = max(0, self.tries - rows)

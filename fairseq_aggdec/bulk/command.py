@@ -29,6 +29,7 @@ from fairseq_aggdec.bulk.relevant import (
 from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, LineTranslator
 from fairseq_aggdec.jobs import workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
+from fairseq_aggdec.jobs.options import add_shard_size
 from fairseq_aggdec.methods.refusing import refuse_no_batch, refuse_senseless
 
 OPTIONS = ("--input-file", "--output-file")
@@ -64,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a line for each; OUT.jsonl: JSON lines with --nbest hypotheses; .gz is written as such. "
         "It is there when it is complete; until then progress is kept in FILE.parts",
     )
-    workers.add_options(parser)
+    add_shard_size(parser)
 
 
 def help_text() -> str:

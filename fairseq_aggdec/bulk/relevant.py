@@ -20,8 +20,9 @@ from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
-from fairseq_aggdec.packed.files import CHECKPOINT, stamp
+from fairseq_aggdec.packed.files import CHECKPOINT
 from fairseq_aggdec.packed.folder import is_folder
+from fairseq_aggdec.stored.held_files import stamp_of
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 RELEVANT = {
@@ -58,9 +59,17 @@ def digest(paths: Sequence[Path]) -> str:
     """SHA-256 of the files' contents."""
     whole = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
+        whole.update(sha256(path).digest())
     return whole.hexdigest()
+
+
+def sha256(path: Path) -> Any:
+    """The hash object of a file's contents, read in parts."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            found.update(part)
+    return found
 
 
 class FilesBefore:
@@ -79,7 +88,7 @@ class FilesBefore:
                 inside = [*place.glob("*"), *place.glob("*/*")] if place.is_dir() else []
                 for file in (place, *inside):
                     with contextlib.suppress(OSError):  # another worker's, which is gone
-                        self.seen[file] = stamp(file)
+                        self.seen[file] = stamp_of(file.stat())
 
     def digest(self, paths: Sequence[Path]) -> str:
         """Digest of one of the files, as of :func:`digest`.
@@ -89,7 +98,7 @@ class FilesBefore:
         """
         found = digest(paths)
         for path in paths:
-            if self.seen.get(path) != stamp(path):
+            if self.seen.get(path) != stamp_of(path.stat()):
                 raise BulkError(
                     f"{path} was replaced while it was being loaded: outputs would be of two models, so start again"
                 )

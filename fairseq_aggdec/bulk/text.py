@@ -21,9 +21,22 @@ logger = logging.getLogger(__name__)
 # Bytes: a file without ends of lines is no text, and must not fill the memory.
 LONGEST_LINE = 1 << 20
 GZIP = ".gz"
+# How compressed files begin -> what unpacks them.
+MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
 OTHER_ARCHIVES = {".7z", ".bz2", ".lz4", ".xz", ".zip", ".zst"}  # which are not written
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # of a file that is cut or none of gzip
 CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at once
+
+
+def compressed_as(start: bytes) -> str | None:
+    """The program that has compressed a file that begins so; None: none that is known."""
+    return next((name for magic, name in MAGIC.items() if start.startswith(magic)), None)
 
 
 def open_read(path: Path) -> Any:
@@ -107,6 +120,9 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _no_utf8(path: Path, number: int, offset: int, error: UnicodeDecodeError) -> str:
+    if number == 1 and (archive := compressed_as(error.object)):
+        how = f"name it *{GZIP}" if archive == "gzip" else f"{archive} -dc {path} > TEXT unpacks it"
+        return f"{path} is compressed by {archive}: {how}"
     place = f"byte {offset + error.start} of the text is 0x{error.object[error.start]:02x}"
     said = f"{path}, line {number} is not UTF-8: {place}, {error.reason}"
     if offset == 0 and error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):

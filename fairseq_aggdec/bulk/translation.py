@@ -73,6 +73,11 @@ class BulkPlaces:
         """
         if self.source.is_dir():
             raise BulkError(f"--input-file: {self.source} is a folder, name a file")
+        if self.source.is_fifo():
+            raise BulkError(
+                f"--input-file: {self.source} is a pipe, which can be read once only: write a file first, or give the "
+                "lines to aggdec-interactive"
+            )
         if not self.source.is_file():
             raise BulkError(f"--input-file: there is no file {self.source}")
         if not self.target.parent.is_dir():
@@ -222,6 +227,9 @@ def merge(job: Job, places: BulkPlaces) -> None:
         if os.path.lexists(places.target):
             raise BulkError(f"{places.target} has come while the text was translated: move it away")
         partial.replace(places.target)
+    except OSError as error:  # a full disk, or a limit of size: to write tells no name
+        error.filename = error.filename or str(places.target)
+        raise
     finally:
         partial.unlink(missing_ok=True)
     sync(places.target.parent)

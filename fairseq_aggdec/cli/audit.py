@@ -1,23 +1,7 @@
-"""Equality audit: is a fast method exactly what stock fairseq gives?
-
-    aggdec audit DATA --path model.pt --gen-subset test --decoding iad --batch-sizes 1 8 32
-
-takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
-reports how many sentences are equal and how the others differ. Stock decodes with --beam 1, with --decoding beam with
-the beams of --beams, and every hypothesis of the n-best list counts. Exit status 1 on any BUG, a missing sentence
-included.
---reference names another checkpoint for stock fairseq: that on which block heads were trained, for example.
-With --strict N the method is compared with our own greedy decoding under the same option instead, in the same batches:
-tokens and scores must be the same bit for bit, in fp16 and bf16 too, and any difference is a BUG.
-With --int8 the reference is our own search in 8 bits with nothing drafted, and any difference, of a score too, is a
-BUG: those sums are exact, so there are no ties. (--stock-batch-size 1 has it take one sentence at a time; --max-len-a
-must then be 0, for it counts the longest source of a batch.)
-With --output every comparison is written when it is done, and the same command goes on behind them after a kill.
-"""
+"""``aggdec audit``: compares a fast method with stock fairseq, batch size by batch size."""
 
 import argparse
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -30,30 +14,14 @@ from typing import Any
 from fairseq_aggdec.api.session import (
     GREEDY_OR_DEFAULT,
     Session,
-    generation_parser,
     refuse_beam_of_greedy,
 )
 from fairseq_aggdec.audit import equality, nbest_equality
+from fairseq_aggdec.bulk.relevant import sha256
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.records import machine, results
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = generation_parser(__doc__)
-    add = parser.add_argument_group("audit").add_argument
-    add("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
-    own = "stock decodes once, in such batches (default: in those of the method)"
-    add("--stock-batch-size", type=int, metavar="B", help=own)
-    whose = "checkpoint of the reference (default: that of --path)"
-    add("--reference", metavar="FILE", help=whose)
-    beams = "of --decoding beam (default: that of --beam)"
-    add("--beams", type=int, nargs="+", metavar="B", help=beams)
-    add("--limit", type=int, help="sentences to decode (default: all)")
-    margin = "nats below which a difference is a tie (fp32: 1e-4)"
-    add("--tie-margin", type=float, help=margin)
-    add("--output", type=Path, help="result files to write: OUTPUT.json and OUTPUT.md")
-    return parser
 
 
 def row(name: str, found: dict[str, Any]) -> str:
@@ -176,8 +144,7 @@ def fingerprints(session: Session) -> dict[str, str]:
     found = {}
     for path in (*models, *data):
         if path.is_file():
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            found[path.name] = sha256(path).hexdigest()[:16]
     return found
 
 
@@ -212,7 +179,7 @@ def check(args: argparse.Namespace, decoding: str) -> None:
 
 @results.refusals()
 def main() -> int:
-    session = Session(build_parser(), reads=["beam", "batch_size"])
+    session = Session(whole_parser("audit"), reads=["beam", "batch_size"])
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
     reference, limit = session, args.limit
@@ -220,7 +187,7 @@ def main() -> int:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
         given = [*sys.argv[1:], "--path", args.reference]
-        reference = Session(build_parser(), given, reads=["beam", "batch_size"])
+        reference = Session(whole_parser("audit"), given, reads=["beam", "batch_size"])
     of_beams = decoding == "beam"
     oracle = oracle_of(session, "beam" if of_beams else "greedy")
     findings, bounds = Findings(session, oracle), (oracle.margin, oracle.tolerance)

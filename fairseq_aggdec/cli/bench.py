@@ -1,21 +1,4 @@
-"""Tells how fast and how good are decoders? Ours, stock fairseq and other engines on one model, equality beside each
-speed.
-
-    aggdec bench DATA --path model.pt --gen-subset test --limit 300 --systems stock ours --output results/speed
-    aggdec bench DATA --path model.pt --gen-subset test --cpu --systems ours,stock,ctranslate2,huggingface
-    aggdec bench DATA --path model.pt --gen-subset test --batch-sizes 1 \\
-        --system "beam 5=--decoding stock --beam 5" --system "gad=--decoding gad --drafter-path drafter.pt"
-
-takes every flag of fairseq-generate, for all systems. --systems names groups (stock, ours, ctranslate2, huggingface,
-onnx, all) or systems: beam5, beam1 (stock), search5 (ours with beam 5), greedy, iad, gad, blockwise, ct2-int8, hf, ...
--int8 or -bf16 behind a name of ours is its precision. "ours" has gad with --drafter-path and blockwise with --heads.
---system adds one by its options; it drafts in every iteration, unless they say how much. Only decoding is timed, all
-systems in turn on the same batches. Other engines get processes of their own, bound to the same cores, and so do all
-systems of a run with one of them, or with --apart.
-
-    --hypotheses FOLDER   what each system wrote, for other scorers: a file NAME.txt in the order of the set
-    --memory              instead: peak memory of each system, in a process of its own
-"""
+"""``aggdec bench``: times and compares ours, stock fairseq and other engines on one model."""
 
 import argparse
 import sys
@@ -35,22 +18,18 @@ from fairseq_aggdec.api.session import (
 )
 from fairseq_aggdec.bench import memory, systems, table
 from fairseq_aggdec.bench.agreement import Agreement
-from fairseq_aggdec.bench.command_line import check, entries, file_name, own_options
-from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, SystemProcess, takes_batch_size
+from fairseq_aggdec.bench.command_line import check, entries, file_name
+from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, SystemProcess
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
+from fairseq_aggdec.cli.parsers import bench as own
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.records import gec_score, machine, quality, results
 
 
 def own_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own_options(parser)
-    return parser
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = generation_parser(__doc__)
-    own_options(parser)
+    own.add_options(parser)
     return parser
 
 
@@ -126,19 +105,16 @@ class Bench:
         for threads in args.threads:
             running = self.start(threads)
             for size in args.batch_sizes:
-                some = [system for system in running if takes_batch_size(system.name, size)]
-                if not some:
-                    continue
                 batches = self.session.batches(size, args.limit)
                 tell(
                     f"timing {len(batches)} x batch {size}, {machine.count(threads, 'threads')}: "
-                    f"{machine.count(len(some), 'systems')} in turn"
+                    f"{machine.count(len(running), 'systems')} in turn"
                 )
-                measured = measure(some, batches, repeats=args.repeats)
-                rows += self.lines(some, measured, size, threads, batches)
-                print(table.markdown(rows[-len(some) :], self.measure_of_quality), flush=True)
+                measured = measure(running, batches, repeats=args.repeats)
+                rows += self.lines(running, measured, size, threads, batches)
+                print(table.markdown(rows[-len(running) :], self.measure_of_quality), flush=True)
                 if size == 1 and "distribution" not in extra:
-                    extra |= self.distribution(some, measured)
+                    extra |= self.distribution(running, measured)
                 if args.output:  # what took minutes is kept, should the next size be killed
                     self.write(rows, extra)
             for system in running:
@@ -277,7 +253,7 @@ def prepared(arguments: Sequence[str]) -> Bench:
 
 def run(arguments: Sequence[str]) -> None:
     if {"-h", "--help"} & {*arguments}:
-        build_parser().print_help()
+        whole_parser("bench").print_help()
         return
     prepared(arguments).run()
 

@@ -1,24 +1,17 @@
-"""Convert a model of Hugging Face transformers to a fairseq checkpoint with dictionaries and subword model.
+"""``aggdec convert``: writes a model of Hugging Face transformers as a fairseq checkpoint."""
 
-    aggdec convert opus-mt-en-de en-de
-    aggdec convert m2m100_418M m2m --source-lang en --target-lang fr
-
-    aggdec convert nat-drafter.pt drafter                    a published drafter of generalized aggressive decoding
-
-Marian (OPUS-MT), M2M100, NLLB, BART, mBART and mBART-50 are read. The commands that decode with the result are printed.
-"""
-
-import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.cli import number, tool_parser
+from fairseq_aggdec.cli.parsers import parsed
 from fairseq_aggdec.convert import published_drafter
 from fairseq_aggdec.convert.checkpoint import Converted, convert
 from fairseq_aggdec.convert.pack import pack
+from fairseq_aggdec.convert.published import fetched
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
+from fairseq_aggdec.startup.installing import is_name_of_hub
 
 # Lines of text -> lines of pieces, a code such as >>fra<< first, the arguments last.
 TO_PIECES = (
@@ -30,27 +23,6 @@ HUB = (
     "print(*m.sample(sys.stdin.read().splitlines(), **{}), sep='\\n')"
 )
 SHORT = {"_name": "", "source_lang": "-s", "target_lang": "-t"}
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("convert", __doc__)
-    add = parser.add_argument
-    add(
-        "folder",
-        type=Path,
-        metavar="FOLDER",
-        help="with config.json, weights and tokenizer; or a published drafter",
-    )
-    add("output", type=Path, metavar="OUT", help="a new folder")
-    add("--source-lang", metavar="CODE", help="as the model names it")
-    add("--target-lang", metavar="CODE", help="as the model names it")
-    add("--block-size", type=number(1), metavar="K", help="of a drafter whose file does not say it")
-    add(
-        "--int8",
-        action="store_true",
-        help="write OUT/int8 too: packed weights in 8 bits, as aggdec pack does",
-    )
-    return parser
 
 
 def words(kind: str, options: Mapping[str, Any]) -> Iterable[str]:
@@ -89,14 +61,13 @@ def commands(made: Converted) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = build_parser().parse_args(arguments)
-    if args.output.exists():
-        raise SystemExit(f"error: {args.output} exists: name a new folder")
-    if args.folder.is_file():
-        published_drafter.convert(args.folder, args.output, args.block_size)
+    args = parsed("convert", arguments)
+    if Path(args.folder).is_file():
+        published_drafter.convert(Path(args.folder), args.output, args.block_size)
         print(f"--decoding gad --drafter-path {args.output / 'model.pt'}")
         return
-    made = convert(args.folder, args.output, args.source_lang, args.target_lang)
+    folder = fetched(args.folder) if is_name_of_hub(args.folder) else Path(args.folder)
+    made = convert(folder, args.output, args.source_lang, args.target_lang)
     if args.int8:
         pack(made.output / "model.pt", made.output, made.output / "int8", "int8")
         print(f"packed in 8 bits, for aggdec serve and Python:\n  {made.output / 'int8'}")
@@ -104,3 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(note)
     for name, command in commands(made).items():
         print(f"{name}:\n  {command}")
+    model, data = (shlex.quote(str(one)) for one in (made.output / "model.pt", made.output))
+    print(f"a service, and a page for a browser:\n  aggdec serve {model} {data}")
+    arguments = f"{str(made.output / 'model.pt')!r}, {str(made.output)!r}"
+    print(f"Python:\n  fairseq_aggdec.from_pretrained({arguments}).translate([...])")

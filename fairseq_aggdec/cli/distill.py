@@ -1,12 +1,4 @@
-"""Sequence-level distillation: replaces the targets of a data folder by what a teacher writes.
-
-    aggdec distill DATA --output OUTPUT --path teacher.pt            decodes; who ends last makes OUTPUT a data folder
-    aggdec distill DATA --output OUTPUT --path teacher.pt --merge    makes it anew, with another filter
-
-takes every flag of fairseq-generate and of the plugin. Any number of processes and machines may run the first command
-at once, come later and be killed at any moment: each claims the next shard that nobody works on, and the result is the
-same to the byte. scripts/distill.sh starts one process per GPU; so do torchrun and srun (docs/bulk.md).
-"""
+"""``aggdec distill``: replaces the targets of a data folder by what a teacher writes."""
 
 import argparse
 import logging
@@ -22,14 +14,14 @@ from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
-from fairseq_aggdec.api.session import REFUSED, Session, generation_parser, refuse_ignored
+from fairseq_aggdec.api.session import REFUSED, Session, refuse_ignored
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
     FilesBefore,
     refuse_clocked_drafts,
     relevant_options,
 )
-from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.distill import distillation, output_folder, shards
 from fairseq_aggdec.distill.distillation import DistillationError, Output
 from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
@@ -37,6 +29,8 @@ from fairseq_aggdec.jobs import workers
 from fairseq_aggdec.jobs.claims import claim, turn
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, UnfinishedError
 from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.stored.loading import CheckpointError
+from fairseq_aggdec.stored.progress import passing
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 
@@ -49,29 +43,9 @@ ALSO_REFUSED = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = generation_parser(__doc__)
+    parser = whole_parser("distill")
     # Collating is nothing beside decoding, and a process that is killed leaves no loader behind.
     parser.set_defaults(gen_subset="train", num_workers=0)
-    add = parser.add_argument_group("distillation").add_argument
-    made = "data folder to make; progress is kept in it"
-    add("--output", type=Path, required=True, help=made)
-    add(
-        "--subsets",
-        nargs="+",
-        metavar="SUBSET",
-        help="sets to distill (default: --gen-subset, which is train); valid and test keep their references",
-    )
-    merging = "decode nothing: all shards are there, make the data folder"
-    add("--merge", action="store_true", help=merging)
-    add(
-        "--max-length-ratio",
-        type=float,
-        metavar="R",
-        help="when merging, drop pairs with a side more than R times as long as the other (default: none)",
-    )
-    cut = "when merging, keep outputs that were cut at the maximum length (default: dropped)"
-    add("--keep-cut", action="store_true", help=cut)
-    workers.add_options(parser)
     return parser
 
 
@@ -179,7 +153,7 @@ def decoded(
         collate_fn=dataset.collater,
         num_workers=session.cfg.dataset.num_workers,
     )
-    for batch, sample in zip(batches, loader, strict=True):
+    for batch, sample in zip(batches, passing(loader, subset, "batch"), strict=True):
         # Of its own for each batch: sampling gives the same wherever and whenever it is decoded.
         utils.set_torch_seed(session.cfg.common.seed + batch[0])
         sample = utils.move_to_cuda(sample) if session.cuda else sample

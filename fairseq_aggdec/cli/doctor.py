@@ -1,14 +1,10 @@
-"""Reports what this machine and a checkpoint will use, what is refused, and which method to take.
+"""``aggdec doctor``: reports what this machine and a checkpoint will use."""
 
-aggdec doctor
-aggdec doctor --path model.pt DATA
-aggdec doctor --path model.pt DATA --decoding gad --drafter-path drafter.pt
-"""
-
-import argparse
+import copy
 import os
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,91 +14,71 @@ from torch import nn
 
 from fairseq_aggdec.api.languages import make_task
 from fairseq_aggdec.api.loading import from_pretrained, make_config
-from fairseq_aggdec.checkpoints import load_model
-from fairseq_aggdec.cli import tool_parser
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.cli.parsers import parsed
+from fairseq_aggdec.cli.parsers.doctor import model_and_data
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import copies_alike
 from fairseq_aggdec.drafters.slot_window import read_alike
-from fairseq_aggdec.engine.attention import attends_alike, crosses_alike
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
-from fairseq_aggdec.kernels import huge_pages
-from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS
-from fairseq_aggdec.kernels.gpu.dependent import begins_early
-from fairseq_aggdec.kernels.gpu.embedding import embeds_alike, places_alike
-from fairseq_aggdec.kernels.gpu.largest import finds_alike, ranks_alike
-from fairseq_aggdec.kernels.gpu.logits import projects_alike
-from fairseq_aggdec.kernels.gpu.operators import against
-from fairseq_aggdec.kernels.gpu.products import computes_alike
+from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.kernels import gpu, huge_pages
 from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
+from fairseq_aggdec.kernels.stored import used
 from fairseq_aggdec.kernels.switches import INSTRUCTIONS, VARIABLE
-from fairseq_aggdec.methods.options.kinds import VERIFIED
-from fairseq_aggdec.methods.refusing import beam_gap
+from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
+from fairseq_aggdec.packed.folder import ModelFiles, taken
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.search.beam.fused import chooses_alike, chooses_at_once
-from fairseq_aggdec.search.judge.fused import decides_alike
+from fairseq_aggdec.search.engines import STOCK, of_models
+from fairseq_aggdec.search.verification.fused import decides_alike
+from fairseq_aggdec.stored.checkpoints import load_model
+from fairseq_aggdec.stored.loading import CheckpointError, check_sums, unreadable
 
 Lines = Iterator[tuple[str, str]]
 
 # What fused kernels do -> whether they do it as PyTorch's operators do.
-GPU_KERNELS: dict[str, tuple[Any, ...]] = {
-    "accepting and committing": (decides_alike,),
-    "attention of windows": (attends_alike, *PRECISIONS),
-    "drafts copied from texts": (copies_alike,),
-    "slots of a drafter": (read_alike,),
-    "embeddings of a window": (embeds_alike, *PRECISIONS),
-    "embeddings of sources": (places_alike, *PRECISIONS),
-    "chain of a drafter": (follows_alike, *PRECISIONS),
-    "largest logits": (finds_alike,),
-    "likeliest tokens": (ranks_alike,),
-    "steps of beam search": (chooses_alike,),
-    "steps of beam search with their candidates": (chooses_at_once,),
-    "layers for few rows": (computes_alike, *PRECISIONS),
-    "logits of few slots": (projects_alike, *PRECISIONS),
-    "attention to a source with its queries": (crosses_alike, *PRECISIONS),
-    "dependent launches": (begins_early,),
+GPU_KERNELS: dict[str, gpu.operators.Probe] = {
+    "accepting and committing": decides_alike,
+    "attention of windows": gpu.attention.attends_alike,
+    "drafts copied from texts": copies_alike,
+    "slots of a drafter": read_alike,
+    "embeddings of a window": gpu.embedding.embeds_alike,
+    "embeddings of sources": gpu.embedding.places_alike,
+    "chain of a drafter": follows_alike,
+    "largest logits": gpu.largest.finds_alike,
+    "likeliest tokens": gpu.largest.ranks_alike,
+    "steps of beam search": chooses_alike,
+    "steps of beam search with their candidates": chooses_at_once,
+    "layers for few rows": gpu.products.computes_alike,
+    "logits of few slots": gpu.logits.projects_alike,
+    "attention to a source with its queries": gpu.cross.crosses_alike,
+    "dependent launches": gpu.dependent.begins_early,
 }
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("doctor", __doc__)
-    parser.add_argument("data", nargs="?", type=Path, help="data folder (default: that of --path)")
-    parser.add_argument("--path", metavar="FILE", help="checkpoint, or several joined by :")
-    parser.add_argument(
-        "--decoding", metavar="METHOD", help="say which engine decodes with it, and why not another"
-    )
-    parser.add_argument("--drafter-path", metavar="FILE", help="drafter of --decoding gad or nar")
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = build_parser()
-    args = parser.parse_args(arguments)
-    if args.data and not args.path:
-        parser.error("--path is missing: name the checkpoint that goes with the data")
+    args = parsed("doctor", arguments)
+    named, data = model_and_data(args)
+    if args.try_kernels:
+        if not torch.cuda.is_available():
+            raise SystemExit("error: --try-kernels: PyTorch finds no GPU here")
+        try_all()
     show("machine", of_machine())
-    for path in split_paths(args.path) if args.path else ():
-        state = load_checkpoint(path)
-        data = args.data or Path(path).parent
-        show(path, of_checkpoint(path, state, data))
-    if args.decoding:
-        if not args.path:
-            parser.error("--decoding needs the model: give --path")
-        data = args.data or Path(split_paths(args.path)[0]).parent
-        show(
-            f"engines, --decoding {args.decoding}",
-            of_engines(args.path, data, args.decoding, args.drafter_path),
-        )
+    if named is None or data is None:
+        return
+    for path in split_paths(named):
+        show(path, of_checkpoint(taken(path), data))
+    show("who decodes", of_methods(named, data, args.drafter_path, args.decoding))
 
 
 def show(title: str, lines: Lines) -> None:
@@ -135,8 +111,10 @@ def of_machine() -> Lines:
     yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
     yield "GPU", str(here["gpu"] or "none")
     if torch.cuda.is_available():
-        for name, found in of_gpu_kernels(torch.device("cuda", torch.cuda.current_device())):
-            yield "GPU kernels", f"{name}: {found}"
+        device = torch.device("cuda", torch.cuda.current_device())
+        yield "GPU kernels", gpu.operators.told(gpu.operators.running(device, torch.float16))
+        for name, found in of_gpu_kernels(device):
+            yield "", f"{name}: {found}"
     versions = here["versions"]
     assert isinstance(versions, dict)
     yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -144,16 +122,39 @@ def of_machine() -> Lines:
 
 def of_gpu_kernels(device: torch.device) -> Lines:
     """Reports what each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
-    for name, (agree, *precisions) in GPU_KERNELS.items():
-        given: list[tuple[Any, ...]] = [(dtype,) for dtype in precisions] or [()]
-        try:
-            reason = next(filter(None, (against(device, agree, *one) for one in given)), None)
-        except RuntimeError as error:  # it has broken what the process can do on the GPU
-            reason = str(error)
-        if agree is begins_early:
-            yield name, f"none: {reason}" if reason else "in captured graphs"
-            continue
-        yield name, f"PyTorch's operators, more launches: {reason}" if reason else "compiled"
+    for name, agree in GPU_KERNELS.items():
+        reasons: dict[str | None, list[str]] = {}
+        for one, dtype in gpu.operators.probes():
+            if one is agree:
+                reason = gpu.operators.against(device, agree, *dtype)
+                reasons.setdefault(reason, []).extend(str(x).split(".")[1] for x in dtype)
+        plain = "none" if agree is gpu.dependent.begins_early else "PyTorch's operators"
+        yield (
+            name,
+            "; ".join(
+                " ".join(filter(None, [", ".join(own), f"{plain}: {reason}" if reason else "runs"]))
+                for reason, own in reasons.items()
+            ),
+        )
+
+
+def try_all(
+    place: Callable[[], AbstractContextManager[gpu.trying.Place]] = gpu.trying.on_card,
+) -> None:
+    """Tries every kernel of a GPU on the current card, and says what comes of each."""
+    card = gpu.proof.card_of(torch.device("cuda", torch.cuda.current_device()))
+    print(f"kernels on {', '.join(card)}; what is right and faster runs from now on")
+    kept = list[bool]()
+    for name, finding, written in gpu.trying.try_kernels(card, place):
+        times = ", ".join(
+            f"{rows} rows {own * 1e3:.1f} us, operators {plain * 1e3:.1f} us"
+            for rows, (own, plain) in finding.milliseconds.items()
+        )
+        print(f"  {name}: {finding.verdict}{f' ({times})' if times else ''}", flush=True)
+        kept.append(written)
+    if not all(kept):
+        print(f"nothing could be kept: {gpu.nvrtc.without_folder()}")
+    gpu.operators.forget()
 
 
 def of_kernels() -> str:
@@ -166,8 +167,10 @@ def of_kernels() -> str:
     return f"compiled for {INSTRUCTIONS[library.aggdec_instructions()]}{limited}"
 
 
-def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
+def of_checkpoint(files: ModelFiles, data: Path) -> Lines:
     """Reports what a checkpoint is, which forms its parts take, what it refuses and which method suits it."""
+    path, state = files.checkpoint, files.load()
+    yield "sums", sums_of(files)
     trained = (state.get("cfg") or {}).get("task") or {}
     trained = trained if hasattr(trained, "get") else vars(trained)
     yield "trained as", f"task {trained.get('_name')}"
@@ -181,20 +184,43 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
     model.eval()
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     yield "model", f"{type(model).__name__}, {millions:.1f} million parameters"
+    files.attach(model)
     scorer = isinstance(model.decoder, MarkovDecoder)
     gaps = encoder_gap(model.encoder), (parts_gap if scorer else decoder_gap)(model.decoder)
-    yield (
-        "encoder",
-        f"as it is, unpacked: {gaps[0]}" if gaps[0] else form(FastEncoder(model.encoder)),
-    )
+    how = Precision(int8=files.kind == "int8", bf16=files.kind == "bf16")
     slow = "by stock fairseq, slowly"
-    yield "decoder", f"{slow}: {gaps[1]}" if gaps[1] else form(CachedDecoder(model.decoder))
+    with used([model]) as count:
+        encoder = gaps[0] or form(FastEncoder(model.encoder, how))
+        decoder = gaps[1] or form(CachedDecoder(model.decoder, how))
+    yield "encoder", f"as it is, unpacked: {encoder}" if gaps[0] else encoder
+    yield "decoder", f"{slow}: {decoder}" if gaps[1] else decoder
+    if files.kind is not None:
+        yield (
+            "packed",
+            f"{count.stored} of {count.products} products come from the folder ({files.kind})",
+        )
     yield "int8", int8_of(model, gaps)
-    beam = beam_gap(Namespace(), {}, [model])
+    beam = of_models([model])
     yield "beam", f"left to stock fairseq: {beam}" if beam else "ours, over trees of prefixes"
     refused = list(refusals_of(model))
     yield "refused", "; ".join(refused) if refused else "nothing"
     yield "advice", advice(model, task, gaps[1])
+
+
+def sums_of(files: ModelFiles) -> str:
+    """Tells whether a checkpoint has the bytes that were written; one in a folder was compared when it was opened.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    if files.folder is not None:
+        return "those that `aggdec pack` wrote"
+    try:
+        if files.file is not None:
+            check_sums(files.file)
+    except zipfile.BadZipFile as error:
+        raise unreadable(files.checkpoint, error) from None
+    return "right, where the file has any"
 
 
 def memory_of(parameters: Mapping[str, Any]) -> str:
@@ -212,19 +238,43 @@ def memory_of(parameters: Mapping[str, Any]) -> str:
     return f"packed weights, MiB: {', '.join(amounts)}; parameters ({stored / 2**20:,.0f} in the file) {where}"
 
 
-def of_engines(path: str, data: Path, decoding: str, drafter: str | None) -> Lines:
-    """The engines that are asked for a sentence, in order, each with its gap; the last one decodes."""
-    decoder = from_pretrained(path, data, decoding, drafter)
-    generator, end = decoder.generator, decoder.task.source_dictionary.eos()
+def of_methods(path: str, data: Path, drafter: str | None, named: str | None) -> Lines:
+    """Who decodes a sentence with each method, or with the one that is named, and why nobody else does.
+
+    Args:
+        path, data, drafter: as for :func:`~fairseq_aggdec.from_pretrained`.
+    """
+    decoder = from_pretrained(path, data, "stock")
+    task = decoder.task
+    task.settings.drafter_path, task.quiet = drafter, True
+    end = task.source_dictionary.eos()
     source = torch.tensor([[end + 2, end]], device=decoder.device)
     lengths = torch.tensor([2], device=decoder.device)
-    net_input = {"src_tokens": source, "src_lengths": lengths}
-    generator.generate(decoder.models, {"id": torch.tensor([0]), "net_input": net_input})
-    asked = getattr(generator, "engines", [])
-    for engine, gap in asked:
-        yield engine.name, f"no: {gap}" if gap else f"decodes: {engine.where}"
-    if not asked:
-        yield "none", f"a {type(generator).__name__} decodes without asking for one"
+    sample = {"id": torch.tensor([0]), "net_input": {"src_tokens": source, "src_lengths": lengths}}
+    for method in KINDS if named is None else [named]:
+        task.settings.decoding = method
+        try:
+            generation = copy.deepcopy(decoder.generation)
+            generator = task.build_generator(decoder.models, generation)
+            task.inference_step(generator, decoder.models, sample)
+        except (ValueError, FileNotFoundError, CheckpointError) as error:
+            yield method, f"refused: {' '.join(str(error).split())}"
+            continue
+        asked = getattr(generator, "engines", task.asked_engines)
+        if not asked:
+            yield method, "decodes: stock fairseq, as it is asked for"
+        for engine, gap in asked:
+            what = f"not {engine.title}: {gap}" if gap else f"decodes: {engine.title}"
+            yield method, what
+        length = getattr(getattr(generator, "drafter", None), "draft_length", None)
+        if length is not None:
+            yield method, f"calls cost --call-price {length.price}"
+        if asked and asked[-1][0] is not STOCK:
+            gap = STOCK.gap(generator._request())
+            yield (
+                method,
+                f"not {STOCK.title}: {gap}" if gap else f"{STOCK.title} would give the same",
+            )
 
 
 def form(part: Any) -> str:

@@ -13,14 +13,19 @@ from importlib import import_module
 from typing import Any
 
 import fairseq_aggdec
-from fairseq_aggdec.cli import refusals
-from fairseq_aggdec.jobs.ranks import IGNORED, local_rank
+from fairseq_aggdec.cli import parsers, refusals
+from fairseq_aggdec.data.ranks import IGNORED, local_rank
 
 logger = logging.getLogger(__name__)
 
 TASK = "translation_aggdec"
 DEFAULTS = ["--user-dir", fairseq_aggdec.__path__[0], "--task", TASK]
-HELP = {"-h", "--help"}
+EXAMPLES = {
+    "aggdec-generate": "aggdec-generate data-bin --path model.pt --gen-subset test",
+    "aggdec-interactive": "aggdec-interactive data-bin --path model.pt < sentences.txt",
+    "aggdec-train": "aggdec-train data-bin --arch nar_drafter --criterion glancing_loss --save-dir drafter",
+    "aggdec-validate": "aggdec-validate data-bin --path model.pt --valid-subset valid",
+}
 
 
 def generate() -> int:
@@ -41,6 +46,9 @@ def _generate(arguments: list[str]) -> None:
 
 def interactive() -> int:
     """``aggdec-interactive``: decodes lines as they come; each answer is written at once, through a pipe too."""
+    if sys.stdin is None and "--input" not in " ".join(sys.argv):
+        sentence = "the standard input is closed: give lines there, or a file with --input"
+        return refusals.refuse("aggdec-interactive", sentence)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     kept = "surrogateescape"  # without a locale Python keeps what is not UTF-8
@@ -67,16 +75,29 @@ def _decode(name: str, arguments: list[str]) -> None:
 
         arguments = checkpoints(arguments, precision=name != "aggdec-validate")
     sys.argv = [name, *DEFAULTS, *arguments]
-    if HELP & set(arguments):
-        from fairseq_aggdec.__main__ import help_text
-
-        print(help_text())
-        if name == "aggdec-generate":
-            from fairseq_aggdec.bulk import command as translate_file
-
-            print(translate_file.help_text())
+    if {*parsers.HELP} & {*arguments}:
+        print(help_of(name))
+        return
+    sys.argv = ["--help" if word == parsers.HELP_ALL else word for word in sys.argv]
     _adopt_tasks(arguments)
     command()
+
+
+def help_of(name: str) -> str:
+    """The options that the plugin adds to a command, behind an example."""
+    from fairseq_aggdec.__main__ import help_text
+
+    kinds = ("--task", "--arch", "--criterion") if name == "aggdec-train" else ("--task",)
+    parts = [
+        f"usage: {name} DATA [options]\n\n    {EXAMPLES[name]}\n",
+        f"Every option of {name.replace('aggdec', 'fairseq')} works too: {name} {parsers.HELP_ALL} lists them.\n",
+        help_text(kinds),
+    ]
+    if name == "aggdec-generate":
+        from fairseq_aggdec.bulk import command as translate_file
+
+        parts.append(translate_file.help_text())
+    return "\n".join(parts).rstrip()
 
 
 train = partial(_run, "aggdec-train")  # a model, a drafter, heads or a scorer

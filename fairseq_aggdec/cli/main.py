@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 import fairseq_aggdec
-from fairseq_aggdec.after_fairseq import set_up_log
-from fairseq_aggdec.cli import refusals
+from fairseq_aggdec.cli import completion, parsers, refusals
+from fairseq_aggdec.startup.after_fairseq import set_up_log
 
 TOOLS = {
     "audit": "is a fast method exactly what stock fairseq gives?",
@@ -23,8 +23,6 @@ TOOLS = {
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
-# Tools whose module is not cli/NAME.py.
-ELSEWHERE = {"average-checkpoints": "distill.average_checkpoints", "pack": "convert.pack"}
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 
 
@@ -34,9 +32,10 @@ def usage() -> str:
     return (
         "usage: aggdec TOOL [options]      aggdec TOOL --help shows the options of a tool\n\n"
         f"{tools}\n\n"
-        "  --user-dir    print the folder for fairseq's --user-dir\n"
-        "  --version     print the version\n"
-        "  --debug       with a tool: show the traceback of what it refuses\n\n"
+        "  --user-dir           print the folder for fairseq's --user-dir\n"
+        "  --version            print the version\n"
+        "  --completion SHELL   print what bash, zsh or another shell loads to complete tools and options\n"
+        "  --debug              with a tool: show the traceback of what it refuses\n\n"
         "Decoding and training: aggdec-generate, aggdec-interactive, aggdec-train, aggdec-validate, which take the\n"
         "options of fairseq-generate and its relatives."
     )
@@ -46,12 +45,15 @@ def main() -> int:
     """The console script."""
     arguments = sys.argv[1:]
     first = arguments[0] if arguments else "--help"
-    if first in ("-h", "--help", "help"):
+    if first in (*parsers.HELP, "help"):
         return _say(usage()) or (0 if arguments else refusals.REFUSED)
     if first == "--user-dir":
         return _say(fairseq_aggdec.__path__[0])
     if first == "--version":
         return _say(f"fairseq_aggdec {fairseq_aggdec.__version__}")
+    if first == "--completion":
+        shell = "".join(arguments[1:2])
+        return refusals.run("aggdec", lambda given: print(completion.script(shell, TOOLS)), [])
     return run_tool(first, arguments[1:])
 
 
@@ -74,7 +76,7 @@ def no_such_tool(name: str) -> str:
 
 def module_of(name: str) -> str:
     """The module of a tool."""
-    return f"fairseq_aggdec.{ELSEWHERE.get(name, 'cli.' + name.replace('-', '_'))}"
+    return f"fairseq_aggdec.cli.{name.replace('-', '_')}"
 
 
 def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +90,9 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
         set_up_log()
 
     def tool(given: list[str]) -> object:
+        if parsers.answer(name, given):
+            return None
+        given = ["--help" if word == parsers.HELP_ALL else word for word in given]
         # In sys.argv too: results name the command that made them.
         if any(word.split("=")[0] == "--path" for word in given):
             from fairseq_aggdec.packed.folder import checkpoints

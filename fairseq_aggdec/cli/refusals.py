@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from fairseq_aggdec import installing
-from fairseq_aggdec.after_fairseq import printable, quieten_hydra
-from fairseq_aggdec.jobs.ranks import local_rank
+from fairseq_aggdec.data.ranks import local_rank
+from fairseq_aggdec.startup import installing
+from fairseq_aggdec.startup.after_fairseq import printable, quieten_hydra
 
 REFUSED = 2
 OURS = (
@@ -118,10 +118,6 @@ def refusal(error: Exception) -> str | None:
     Refusals are what our own code raises as ``ValueError`` or ``MemoryError`` or about a checkpoint, files that are not
     there, and what fairseq's commands assert about their options.
     """
-    from omegaconf import MissingMandatoryValue
-
-    from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
-
     text = str(error).strip()
     if isinstance(error, UnicodeError):
         return wrong_encoding(error)
@@ -131,10 +127,11 @@ def refusal(error: Exception) -> str | None:
         return f"this needs {error.name}: {installing.advice(module)}" if known else None
     if isinstance(error, OSError):
         return of_a_file(error, text)
-    if isinstance(error, CheckpointError):
+    if isinstance(error, loaded("fairseq_aggdec.stored.options", "CheckpointError")):
         return text
-    if isinstance(error, MissingMandatoryValue):  # --bpe and --tokenizer have options of their own
-        missing = str(error.full_key).rpartition(".")[2].replace("_", "-")
+    if isinstance(error, loaded("omegaconf", "MissingMandatoryValue")):
+        # --bpe and --tokenizer have options of their own.
+        missing = str(getattr(error, "full_key", "")).rpartition(".")[2].replace("_", "-")
         return f"--{missing} is missing (--help shows the options)"
     module = innermost_module(error.__traceback__)
     if module == "fairseq.options" and not text:  # it says nothing of what it has against the model
@@ -150,6 +147,12 @@ def refusal(error: Exception) -> str | None:
     if stated and text and (ours or module.startswith(OF_FAIRSEQ)):
         return text
     return None
+
+
+def loaded(module: str, name: str) -> type | tuple[()]:
+    """A class of a module, which is not loaded for the question: what is not loaded has raised nothing."""
+    found: type | tuple[()] = getattr(sys.modules.get(module), name, ())
+    return found
 
 
 def of_a_file(error: OSError, text: str) -> str:

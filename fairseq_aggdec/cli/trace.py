@@ -1,44 +1,21 @@
-"""Tells how single sentences were decoded, iteration by iteration.
+"""``aggdec trace``: shows how single sentences were decoded, iteration by iteration."""
 
-    aggdec trace DATA --path verifier.pt --decoding gad --drafter-path drafter.pt --cpu
-    aggdec trace DATA --path model.pt --decoding blockwise --sentences 4 17 --acceptance top-k:2
-
-takes every flag of fairseq-generate. With --decoding gad each iteration is a line D of the drafter and a line V of the
-verifier (Ge et al., Table 17); with iad it is one line; with blockwise it is a call of the decoder, token by token:
-tokens gained, then proposals that were thrown away (Stern et al., section 7.4). Without --sentences some of middling
-length are shown, from the fewest iterations to many.
-"""
-
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from fairseq_aggdec.api.session import (
     Session,
-    generation_parser,
     refuse_beam_of_greedy,
 )
 from fairseq_aggdec.bench import systems
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.records import results
 from fairseq_aggdec.report import choosing, trace
 
 METHODS = ("iad", "gad", "blockwise")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = generation_parser(__doc__)
-    add = parser.add_argument_group("trace").add_argument
-    numbers = "their numbers in the set, from 0"
-    add("--sentences", type=int, nargs="+", metavar="N", help=numbers)
-    most = "sentences to decode and choose from, of all lengths (default: 100)"
-    add("--limit", type=int, default=100, help=most)
-    add("--count", type=int, default=3, help="sentences to choose (default: 3)")
-    add("--report", type=Path, metavar="FILE", help="the same as a page, in HTML")
-    return parser
 
 
 def wanted(session: Session) -> list[dict[str, Any]]:
@@ -74,7 +51,7 @@ def traces(session: Session, method: str) -> list[trace.Trace]:
 @results.refusals()
 def main(given: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if given is None else given
-    session = Session(build_parser(), arguments, reads=["beam"])
+    session = Session(whole_parser("trace"), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
     refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")

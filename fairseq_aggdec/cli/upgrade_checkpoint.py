@@ -1,12 +1,4 @@
-"""Write a copy of a checkpoint that holds data only: tensors, numbers, texts, lists and dictionaries.
-
-    aggdec upgrade-checkpoint checkpoint.pt upgraded.pt
-
-For checkpoints that are refused although they are yours: old ones hold objects (meters, optimisers, configurations) or
-lack entries that fairseq looks for. Objects of classes that are not data are left out, and each is named; nothing of
-the file is run. Weights and options stay. The copy is for decoding and as a start of training; a run cannot resume from
-it where its optimiser was left out.
-"""
+"""``aggdec upgrade-checkpoint``: writes a copy of a checkpoint that holds data only."""
 
 import argparse
 import copy
@@ -19,8 +11,12 @@ from typing import Any, ClassVar
 import numpy
 import torch
 
-from fairseq_aggdec.cli import tool_parser
-from fairseq_aggdec.compat import (
+from fairseq_aggdec.cli.parsers import parsed
+from fairseq_aggdec.records.results import write
+from fairseq_aggdec.stored import progress
+from fairseq_aggdec.stored.data import StoredArray
+from fairseq_aggdec.stored.held_files import HeldFile
+from fairseq_aggdec.stored.loading import (
     NEW_ENTRIES,
     CheckpointError,
     checked_model,
@@ -28,9 +24,7 @@ from fairseq_aggdec.compat import (
     read_stored,
     unreadable,
 )
-from fairseq_aggdec.records.results import write
-from fairseq_aggdec.stored_data import StoredArray
-from fairseq_aggdec.stored_options import PLAIN, check_options, unwrapped
+from fairseq_aggdec.stored.options import PLAIN, check_options, unwrapped
 
 DEEPEST = 50
 DROPPED = object()
@@ -63,7 +57,7 @@ def read(path: str) -> Any:
         pairs: list[Any] = [(one, name) for name, one in known.items()]
         try:
             with torch.serialization.safe_globals(pairs):
-                state, names = read_stored(path)
+                state, names = read_stored(HeldFile(path))
         except pickle.UnpicklingError as error:
             if "is blocked" not in str(error):
                 raise unreadable(path, error) from None
@@ -146,24 +140,12 @@ def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
     return found, changes
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("upgrade-checkpoint", __doc__)
-    add = parser.add_argument
-    add("checkpoint", type=Path, metavar="FILE", help="the checkpoint; it stays as it is")
-    add("output", type=Path, metavar="OUT", help="the copy, a new file")
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = build_parser().parse_args(arguments)
-    if args.output.exists():
-        raise SystemExit(f"error: {args.output} exists: name a new file")
-    if not args.checkpoint.is_file():
-        raise FileNotFoundError(str(args.checkpoint))
+    args = parsed("upgrade-checkpoint", arguments)
     state, changes = upgraded(str(args.checkpoint))
 
     def make(partial: Path) -> None:
-        torch.save(state, partial)
+        progress.save(state, partial)
         checked_model(str(partial))
 
     write(args.output, make)

@@ -4,23 +4,25 @@ import argparse
 import difflib
 import math
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_aggdec.compat import NEW_ENTRIES, checked_model
 from fairseq_aggdec.convert import folder as folders
 from fairseq_aggdec.convert.folder import Folder
 from fairseq_aggdec.convert.vocabulary import Vocabulary, languages, save_pieces, sides
 from fairseq_aggdec.convert.weights import parameters, shared
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
+from fairseq_aggdec.stored import progress
+from fairseq_aggdec.stored.loading import NEW_ENTRIES, checked_model
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_accurate", "tanh": "tanh"}
 SWISHES = ("silu", "swish")
@@ -71,16 +73,35 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     folders.check_sizes(folder, given)
     both = sides(folder)
     model = parameters(folder, given, *both)
-    output.mkdir(parents=True)
     output = output.resolve()
     task = _task(folder, output, *pair)
-    _save_dictionaries(output, task, both, languages(folder))
-    pieces = save_pieces(folder, output)
     options = _model_options(folder) | shared(model)
-    _save(output, model, options, task, pieces, generation)
+    with new_folder(output) as beside:
+        _save_dictionaries(beside, task, both, languages(folder))
+        # Options name the files by the place where they will be.
+        pieces = {
+            name: value.replace(str(beside), str(output))
+            for name, value in save_pieces(folder, beside, both[0]).items()
+        }
+        _save(beside, model, options, _stored_task(task, output), pieces, generation)
     arch = options["_name"]
     notes = _notes(folder, task, arch)
     return Converted(output, arch, task, pieces, generation, _suffix(folder), notes)
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """A folder to write into, which has its name once it is whole; what went wrong leaves nothing behind.
+
+    Raises:
+        FileExistsError: the place is taken by a folder that is not empty.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
+        made = Path(beside, "made")
+        made.mkdir()
+        yield made
+        made.rename(place)
 
 
 def _checked(folder: Folder) -> Folder:
@@ -250,14 +271,21 @@ def _save(
     pieces: dict[str, Any],
     generation: dict[str, Any],
 ) -> None:
-    """Writes ``model.pt``, which holds data only, so that PyTorch's weights-only loading takes it."""
+    """Writes ``model.pt``, which holds data only, so that PyTorch's weights-only loading takes it; ``task``: whole."""
     cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
-    cfg |= {"model": options, "task": _stored_task(task, output), "bpe": pieces}
+    cfg |= {"model": options, "task": task, "bpe": pieces}
     cfg["generation"] |= generation
     state = {"args": None, "cfg": cfg, "model": model, "last_optimizer_state": None}
     state["generation"] = generation  # what from_pretrained and the service decode with
-    torch.save(state | NEW_ENTRIES, output / "model.pt")
-    checked_model(str(output / "model.pt"))
+    save(state | NEW_ENTRIES, output / "model.pt")
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Writes a checkpoint beside its name, checks it, and renames it: who looks finds all of it or nothing."""
+    partial = path.with_name(f"{path.name}.partial")
+    progress.save(state, partial)
+    checked_model(str(partial))
+    partial.replace(path)
 
 
 def _suffix(folder: Folder) -> str | None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.compat import read_stored, unreadable
+from fairseq_aggdec.stored.held_files import HeldFile
+from fairseq_aggdec.stored.loading import read_stored, unreadable
+from fairseq_aggdec.stored.progress import passing
 
 KINDS = ("bart", "m2m_100", "marian", "mbart")  # values of model_type; NLLB is an m2m_100
 POSITIONS = 1 << 14  # more has no model; some store no table that tells
@@ -102,7 +104,7 @@ def weights(path: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for file in _files(path):
         found |= _tensors(file)
-    for name, value in found.items():
+    for name, value in passing(found.items(), "reading weights", " tensors"):
         whole = value.is_floating_point() and value.element_size() > 1
         if name.endswith(("weight", "bias")) and not whole:
             raise ValueError(
@@ -162,7 +164,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(file)
-        stored, refused = read_stored(str(file))
+        stored, refused = read_stored(HeldFile(file))
     except ModuleNotFoundError:
         raise
     except Exception as error:  # a damaged file makes the loaders raise nearly anything

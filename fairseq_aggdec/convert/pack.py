@@ -1,24 +1,13 @@
-"""Write a folder with a model's packed weights, which loads in a second and is shared by all processes that load it.
+"""Writes a folder with a model's packed weights."""
 
-    aggdec pack model.pt data-bin packed --int8
-    aggdec serve packed
-
-The folder has the weights as this machine's kernels read them, a checkpoint with all parameters, the dictionaries and
-subword models. Whatever takes a checkpoint takes the folder; --int8 or --bf16 need not be said again. Sums of all files
-are compared whenever it is opened. On a machine with other kernels its weights are packed anew. MODEL may be a drafter,
-whose folder --drafter-path takes, or a model with block heads.
-"""
-
-import argparse
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_aggdec.api.loading import from_pretrained, make_config
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels.library import kernels, multiplies_bf16
@@ -26,42 +15,15 @@ from fairseq_aggdec.kernels.stored import noted
 from fairseq_aggdec.methods.shared.loading import load_drafter
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import NEW
-from fairseq_aggdec.packed.folder import is_folder, write
+from fairseq_aggdec.packed.folder import is_folder
+from fairseq_aggdec.packed.writing import write
+from fairseq_aggdec.stored import progress
+from fairseq_aggdec.stored.loading import load_checkpoint
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggdec pack",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="a checkpoint")
-    add("data", type=Path, metavar="DATA", help="folder with the dictionaries")
-    add("output", type=Path, metavar="OUT", help="a new folder")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument(
-        "--int8", action="store_true", help="products in 8 bits, as --int8 of aggdec-generate"
-    )
-    kinds.add_argument(
-        "--bf16", action="store_true", help="products in bfloat16, as --bf16 of aggdec-generate"
-    )
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    args = build_parser().parse_args(arguments)
-    pack(
-        args.model, args.data, args.output, "int8" if args.int8 else "bf16" if args.bf16 else "fp32"
-    )
-    size = sum(path.stat().st_size for path in args.output.iterdir()) / 2**20
-    print(f"{args.output}: {size:,.0f} MiB; pack again when MODEL or this package's kernels change")
-
-
-def pack(model: Path, data: Path, output: Path, kind: str) -> None:
-    """Writes the folder.
+def pack(model: Path, data: Path, output: Path, kind: str) -> tuple[int, int]:
+    """Writes the folder, beside its name first; returns how many products it has, of how many that were packed.
 
     Args:
         kind: ``fp32``, ``int8`` or ``bf16``.
@@ -78,13 +40,30 @@ def pack(model: Path, data: Path, output: Path, kind: str) -> None:
     if kernels() is None or (kind == "bf16" and not multiplies_bf16()):
         raise SystemExit(f"error: there are no compiled kernels for {kind} on this machine")
     state = load_checkpoint(str(model))
-    with noted() as made:
+    bar = progress.counting("packing", " weights", multiplied(state["model"]))
+    with bar, noted(bar.update) as made:
         build = _drafter if MASK_EMBEDDING in state["model"] else _model
         built = build(model, data, kind, state)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write(partial, kind, built, made, state, [model.parent, data])
+    stored = write(partial, kind, built, made, state, [model.parent, data])
     partial.rename(output)
+    return stored, len(made)
+
+
+def multiplied(parameters: Mapping[str, Any]) -> int:
+    """The weights of all products of a model: its matrices but the tables of embeddings and positions.
+
+    A table that is the output's weight too counts once, as that.
+    """
+    output = "decoder.output_projection.weight"
+    ends = [] if output in parameters else ["decoder.embed_tokens.weight"]  # older than that name
+    sizes = {
+        value.data_ptr(): value.numel()
+        for name, value in parameters.items()
+        if isinstance(value, Tensor) and value.dim() == 2 and ("embed_" not in name or name in ends)
+    }
+    return sum(sizes.values())
 
 
 def _model(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.Module:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.compat import NEW_ENTRIES, CheckpointError, checked_model
+from fairseq_aggdec.convert.checkpoint import save
+from fairseq_aggdec.stored.loading import NEW_ENTRIES, CheckpointError, checked_model
 
 COPY = "decoder.copy_attn.weight"
 PAD = 1  # fairseq's dictionaries; tables of learned positions begin behind it
@@ -58,8 +59,7 @@ def convert(path: Path, output: Path, block_size: int | None = None) -> None:
     task = {name: given.get(name) for name in ("source_lang", "target_lang")}
     cfg = {"model": options, "task": {"_name": "translation", "data": "", **task}}
     kept = {"args": None, "cfg": cfg, "model": weights, "last_optimizer_state": None}
-    torch.save(kept | NEW_ENTRIES, output / "model.pt")
-    checked_model(str(output / "model.pt"))
+    save(kept | NEW_ENTRIES, output / "model.pt")
 
 
 def _options(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 from fairseq_aggdec.convert.folder import Folder
+from fairseq_aggdec.data import whole_tokens as whole_tokens_file
+from fairseq_aggdec.data.whole_tokens import WholeToken
 
+BYTES = bytes_to_unicode()  # how GPT-2's pieces spell bytes
 ABSENT = -1  # in place of a row: a symbol that the model does not have
 LANGUAGE_SYMBOLS = {"m2m_100": "__{}__", "mbart": "[{}]"}  # fairseq's two styles
 
@@ -61,9 +65,11 @@ def _tokens(folder: Folder) -> dict[int, str]:
     """Row -> token of the source side, for rows that a token is mapped to."""
     tokenizer = folder.tokenizer
     if folder.kind == "marian":  # its method knows the target's tokens
-        return _by_row(folder, tokenizer.encoder)
+        return _by_row(folder, {**_added(folder), **tokenizer.encoder})
     if isinstance(given := getattr(tokenizer, "encoder", None), dict):
         _by_row(folder, given)
+    # transformers gives tokens that are added to M2M100's the ids of its languages.
+    _by_row(folder, getattr(tokenizer, "lang_token_to_id", {}) | _added(folder))
     found = {}
     for row in range(folder.config.vocab_size):
         try:
@@ -73,6 +79,12 @@ def _tokens(folder: Folder) -> dict[int, str]:
         if token is not None and tokenizer.convert_tokens_to_ids(token) == row:
             found[row] = token
     return found
+
+
+def _added(folder: Folder) -> dict[str, int]:
+    """Tokens that a text may hold as they are -> their rows; those without a row in the tables are left out."""
+    given = folder.tokenizer.added_tokens_decoder.items()
+    return {token.content: row for row, token in given if row < folder.config.vocab_size}
 
 
 def _by_row(folder: Folder, rows: Mapping[str, int]) -> dict[int, str]:
@@ -121,23 +133,45 @@ def _naming(folder: Folder) -> Callable[[int, str | None], str]:
     style = LANGUAGE_SYMBOLS.get(folder.kind, "{}")
     named = hasattr(folder.tokenizer, "lang_token_to_id")  # M2M100 has fairseq's symbols
     codes = set() if named else {*languages(folder)}
+    added = _added(folder)
 
     def name(row: int, token: str | None) -> str:
         if folder.kind == "bart" and token != "<mask>":
             return str(row)  # fairseq's GPT-2 pieces are numbers
         if token is None:
             return f"madeupword{row:06d}"
+        if token in added:
+            token = "▁".join(token.split()) or f"madeupword{row:06d}"  # a symbol has no blanks
         return style.format(token) if token in codes else token
 
     return name
 
 
-def save_pieces(folder: Folder, output: Path) -> dict[str, Any]:
-    """Copies the subword model under the names that fairseq's hub looks for; the ``bpe`` section of a checkpoint."""
+def whole_tokens(folder: Folder, side: Vocabulary) -> list[WholeToken]:
+    """The special and added tokens of the tokenizer, with their symbols."""
+    symbols = dict(zip(side.rows, side.symbols, strict=True))
+    return [
+        WholeToken(one.content, symbols[row], one.lstrip, one.rstrip, one.single_word)
+        for row, one in folder.tokenizer.added_tokens_decoder.items()
+        if row in symbols
+    ]
+
+
+def save_pieces(folder: Folder, output: Path, side: Vocabulary) -> dict[str, Any]:
+    """Copies the subword model under the names that fairseq's hub looks for, and writes the tokens that stay whole.
+
+    Returns:
+        the ``bpe`` section of a checkpoint.
+    """
     tokenizer = folder.tokenizer
+    whole_tokens_file.save(output, whole_tokens(folder, side), folder.kind == "marian")
     if folder.kind == "bart":
         encoder, merges = output / "encoder.json", output / "vocab.bpe"
-        encoder.write_text(json.dumps(tokenizer.encoder), encoding="utf-8")
+        spelt = {
+            "".join(map(BYTES.__getitem__, token.encode())): row
+            for token, row in _added(folder).items()
+        }
+        encoder.write_text(json.dumps(spelt | tokenizer.encoder), encoding="utf-8")
         shutil.copyfile(folder.path / "merges.txt", merges)
         return {"_name": "gpt2", "gpt2_encoder_json": str(encoder), "gpt2_vocab_bpe": str(merges)}
     model = output / "sentencepiece.bpe.model"

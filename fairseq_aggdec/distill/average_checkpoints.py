@@ -1,9 +1,4 @@
-"""Average fairseq checkpoints into one that only decodes: no optimiser state, optionally half precision.
-
-    aggdec average-checkpoints --output model.pt checkpoint_1.pt checkpoint_2.pt ...
-
-The result loads with plain fairseq-generate (and as --finetune-from-model); training cannot resume from it.
-"""
+"""Averages fairseq checkpoints into one that only decodes."""
 
 import argparse
 from pathlib import Path
@@ -11,12 +6,11 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
 from torch import Tensor
 
 import fairseq_aggdec  # noqa: F401  (registers what weights-only loading may accept)
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.records import results
+from fairseq_aggdec.stored import progress
 
 
 def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
@@ -29,7 +23,7 @@ def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
         if other.keys() != first.keys():
             raise SystemExit("error: the checkpoints hold different parameters")
     means: dict[int, Tensor] = {}
-    for name, value in first.items():
+    for name, value in progress.passing(first.items(), "averaging", " tensors"):
         if value.is_floating_point() and value.data_ptr() not in means:
             stacked = torch.stack([model[name].double() for model in models])
             means[value.data_ptr()] = stacked.mean(0).to(torch.float16 if half else value.dtype)
@@ -77,26 +71,4 @@ def write(path: Path, model: dict[str, Tensor], options: dict[str, Any], trained
     # Loading looks at these, though only training would use them.
     kept |= {"optimizer_history": trained["optimizer_history"], "last_optimizer_state": None}
     kept["extra_state"] = {"train_iterator": trained["extra_state"]["train_iterator"]}
-    results.write(path, lambda partial: torch.save(kept, partial))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("checkpoints", nargs="+", type=Path)
-    parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--half", action="store_true", help="store parameters in fp16")
-    return parser
-
-
-def main() -> None:
-    args = build_parser().parse_args()
-    states = [load_checkpoint(str(path)) for path in args.checkpoints]
-    model = average([state["model"] for state in states], args.half)
-    options: Any = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
-    write(args.output, model, plain(options), states[-1])
-
-
-if __name__ == "__main__":
-    main()
+    results.write(path, lambda partial: progress.save(kept, partial))

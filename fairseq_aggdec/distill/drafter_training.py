@@ -7,11 +7,12 @@ that was made with other settings is moved aside and made anew. An interrupted t
 import collections
 import json
 import logging
+import re
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import torch
 from fairseq.data import data_utils
 
 import fairseq_aggdec
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_text
+from fairseq_aggdec.stored import progress
+from fairseq_aggdec.stored.loading import load_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +227,29 @@ def bound(module: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", BOUND, module, *arguments]
 
 
+def updates_in(arguments: Sequence[str]) -> int:
+    """The number of updates that a command line of fairseq-train asks for; 0: it does not say."""
+    found = [word for word in arguments if word.startswith("--max-update=")]
+    return int(found[-1].partition("=")[2]) if found else 0
+
+
+def shown(lines: Iterable[str], updates: int) -> Iterator[str]:
+    """The lines of a log, which go to stderr too; on a terminal a bar below them counts the updates of a training.
+
+    Args:
+        updates: of the whole training, which may begin in the middle of it.
+    """
+    with progress.counting("training", " updates", updates) as bar:
+        for line in lines:
+            bar.write(line, file=sys.stderr, end="")
+            if found := re.search(r"\bnum_updates=(\d+)", line):
+                done = int(found[1])
+                if not bar.n:  # what an earlier run has done took no time of this one
+                    bar.initial = bar.n = bar.last_print_n = done
+                bar.update(done - bar.n)
+            yield line
+
+
 def run_module(module: str, arguments: Sequence[str], log: Path | None) -> None:
     """``python -m MODULE ARGUMENTS`` with this interpreter.
 
@@ -239,10 +264,9 @@ def run_module(module: str, arguments: Sequence[str], log: Path | None) -> None:
     with subprocess.Popen(bound(module, arguments), text=True, **pipe) as child:
         if log is not None and child.stdout is not None:
             with log.open("a", encoding="utf-8") as file:
-                for line in child.stdout:
+                for line in shown(child.stdout, updates_in(arguments)):
                     last.append(line)
                     file.write(line)
-                    sys.stderr.write(line)
     if child.returncode:
         raise SystemExit(
             f"error: {module} failed with status {child.returncode}; once the reason is gone, the same command goes "

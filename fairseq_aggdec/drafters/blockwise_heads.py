@@ -34,7 +34,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     """
 
     reads_features = True
-    layered = False  # heads have layers, which the device alone does not run
+    layered = False  # heads have layers, which the board does not run
     broken = False
     checked: Any = None
 
@@ -50,7 +50,6 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.start_draft_length(verifier, state)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -60,6 +59,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             opening = verifier.heads.decoder.head_layers.opening.detach()
             self.features = opening.expand(len(state.rows), -1)
             self.places = list(range(len(state.rows)))
+        self.start_draft_length(verifier, state)
 
     def _check(self, member: Any) -> None:
         """Looks at the weights of heads and chain, once for every state of the parameters."""

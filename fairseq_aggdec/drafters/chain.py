@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.kernels.gpu.arguments import aligned
-from fairseq_aggdec.kernels.gpu.largest import likeliest
+from fairseq_aggdec.kernels import gpu
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain, tokens_before
 
 MOST_SLOTS = 64  # that the fused kernels take
@@ -55,11 +53,25 @@ class FastChain:
         """
         weight = self.projection.weight
         fits = features.size(1) <= MOST_SLOTS and features.size(2) % 8 == 0
-        fits = fits and weight.is_contiguous() and aligned(weight) and weight.numel() < 2**32
-        fits = fits and weight.dtype in gpu.PRECISIONS
-        if fits and gpu.usable(weight.device, follows_alike, weight.dtype):
-            best = likeliest(logits.flatten(0, 1), min(CANDIDATES, logits.size(-1)))
-            return self._fused(features, best.unflatten(0, logits.shape[:2]), last)
+        fits = (
+            fits
+            and weight.is_contiguous()
+            and gpu.operators.aligned(weight)
+            and weight.numel() < 2**32
+        )
+        fits = fits and weight.dtype in gpu.operators.PRECISIONS
+        own = self._likeliest if fits else self._plain
+        device = weight.device
+        choose = gpu.operators.either(own, self._plain, device, follows_alike, weight.dtype)
+        return choose(features, logits, last)
+
+    def _likeliest(self, features: Tensor, logits: Tensor, last: Tensor) -> Tensor:
+        """:meth:`choose` by the kernels."""
+        best = gpu.largest.likeliest(logits.flatten(0, 1), min(CANDIDATES, logits.size(-1)))
+        return self._fused(features, best.unflatten(0, logits.shape[:2]), last)
+
+    def _plain(self, features: Tensor, logits: Tensor, last: Tensor) -> Tensor:
+        """:meth:`choose` by PyTorch's operators."""
         best, scores = self.pairs(features, logits, last)
         choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
         way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
@@ -70,11 +82,19 @@ class FastChain:
         rows, size, most = best.shape
         slots, weight = self.read_slot(features.flatten(0, 1)), self.projection.weight
         told = features.new_empty(rows * size * most, features.size(2))
-        given = size, most, features.size(2), gpu.PRECISIONS[features.dtype], last, best, self.heard
-        gpu.operators().hear(len(told), *given, slots, told, None, None, None, None, None)
+        given = (
+            size,
+            most,
+            features.size(2),
+            gpu.operators.PRECISIONS[features.dtype],
+            last,
+            best,
+            self.heard,
+        )
+        gpu.operators.ops().hear(len(told), *given, slots, told, None, None, None, None, None)
         written, block = self.write(told), best.new_empty(rows, size)
         read = features, written, weight, self.projection.bias, block
-        gpu.operators().follow(rows, *given, slots, told, *read)
+        gpu.operators.ops().follow(rows, *given, slots, told, *read)
         return block
 
     def pairs(self, features: Tensor, logits: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,25 +110,48 @@ class FastChain:
         return best, scores
 
 
-@gpu.tries("hear", "follow")
-def follows_alike(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tells whether the kernels choose the block that PyTorch's operators choose, in a precision."""
-    # With this seed no two candidates score nearly alike: products of a GPU round otherwise than those of a CPU.
-    chance = torch.Generator().manual_seed(214)
-    decoder = SimpleNamespace(embed_tokens=nn.Embedding(20, 40), embed_scale=1.0)
-    decoder.output_projection, decoder.chain = nn.Linear(40, 20), SlotChain(40, 40)
+def _random_chain(
+    device: torch.device, dtype: torch.dtype, types: int, channels: int, chance: torch.Generator
+) -> FastChain:
+    decoder = SimpleNamespace(embed_tokens=nn.Embedding(types, channels), embed_scale=1.0)
+    decoder.output_projection = nn.Linear(channels, types)
+    decoder.chain = SlotChain(channels, channels)
     for part in (decoder.embed_tokens, decoder.output_projection, decoder.chain):
         for weight in part.to(dtype).parameters():
             weight.copy_(torch.randn(weight.shape, generator=chance))
         part.to(device)
-    chain = FastChain(cast(ChainedDecoder, decoder))
+    # As large as the scores: it decides as often as they do.
+    decoder.output_projection.bias.mul_(100)
+    return FastChain(cast(ChainedDecoder, decoder))
+
+
+def _twins(device: torch.device, rows: int, dtype: torch.dtype) -> gpu.operators.Twins:
+    chance = torch.Generator().manual_seed(7)
+    chain = _random_chain(device, dtype, gpu.operators.TYPES, gpu.operators.CHANNELS, chance)
+    features = torch.randn(rows, 4, gpu.operators.CHANNELS, generator=chance).to(device, dtype)
+    logits = torch.randn(rows, 4, gpu.operators.TYPES, generator=chance).to(device, dtype)
+    last = torch.full((rows,), 7, device=device)
+
+    def own() -> Tensor:
+        best = logits.flatten(0, 1).topk(CANDIDATES).indices
+        return chain._fused(features, best.unflatten(0, logits.shape[:2]), last)
+
+    return gpu.operators.Twins(own, lambda: chain._plain(features, logits, last))
+
+
+@gpu.operators.tries("hear", "follow", twins=_twins, precise=True)
+def follows_alike(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tells whether the kernels choose the block that PyTorch's operators choose, in a precision."""
+    # With this seed no two candidates score nearly alike: products of a GPU round otherwise than those of a CPU.
+    chance = torch.Generator().manual_seed(1)
+    chain = _random_chain(device, dtype, 20, 40, chance)
     features = torch.randn(3, 5, 40, generator=chance).to(dtype).to(device)
     logits = torch.rand(15, 20, generator=chance).argsort(-1).to(dtype).to(device)
     last = torch.tensor([4, 7, 4]).to(device)
-    best, scores = chain.pairs(features, logits.view(3, 5, 20), last)
-    if not torch.equal(best.flatten(0, 1).cpu(), likeliest(logits, CANDIDATES).cpu()):
+    best, _ = chain.pairs(features, logits.view(3, 5, 20), last)
+    if not torch.equal(best.flatten(0, 1).cpu(), gpu.largest.likeliest(logits, CANDIDATES).cpu()):
         return False
-    plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
+    plain = chain._plain(features, logits.view(3, 5, 20), last)
     return torch.equal(plain.cpu(), chain._fused(features, best, last).cpu())
 
 

@@ -14,6 +14,7 @@ from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.heads import CompiledHeads, DecoderHeads
+from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import (
     DraftBudgetStruct,
     ModelStruct,
@@ -77,7 +78,7 @@ class CompiledDraft:
     def fill(self, options: Any) -> None:
         """Names this drafter in the options of a search."""
         setattr(options, self.name, self.memory.at)
-        self.struct.model.eos = options.eos
+        self.struct.model.eos = options.rules.eos
 
     def draft(self, search: WholeSearch) -> None:
         """Makes ready what the library lacks to draft: sources that are read, or room."""
@@ -111,10 +112,14 @@ class CompiledSlots(CompiledDraft):
         model.layers, model.shape, model.step = compiled.addresses
         model.channels = compiled.channels
         super().__init__(memory, "slots", **how)
-        self.reader, self.compiled = reader, compiled
+        self.decoder, self.compiled = reader, compiled
+
+    def reader(self, temperature: float) -> CompiledReaders:
+        """Reader of the windows of a drafter that is trusted."""
+        return CompiledReaders([], temperature, self.proposer.kept[0].outputs)
 
     def make_room(self, end: int) -> None:
-        reader, model = self.reader, self.struct.model
+        reader, model = self.decoder, self.struct.model
         reader.reserve(end, end)
         cache = reader.cache
         self.compiled.set_memory(cache.entries, cache.memory, cache.memory_mask)
@@ -123,6 +128,8 @@ class CompiledSlots(CompiledDraft):
         if reader.embedding.positioned:
             self.table = reader.embedding.positions(end)
             self.compiled.step.positions = self.table.data_ptr()
+            if reader.embedding.queries is not None:
+                self.compiled.step.queries = reader.embedding.queries.data_ptr()
             model.positions = self.table.size(0)
 
 
@@ -177,18 +184,18 @@ def has_budget(draft_length: DraftLength) -> bool:
 def write_budget(budget: Any, draft_length: DraftLength, trees: TreeGrower | None) -> None:
     """Tells the library what is known of drafts; both have been started on the batch."""
     budget.size = budget.nodes = draft_length.size
+    budget.price = draft_length.price.struct
     if trees is not None:
         nodes = trees.budget
         budget.nodes, budget.stops, budget.branches = nodes.most, nodes.stops, nodes.branches
-        budget.step_cost, budget.drafter_cost = trees.step_cost, trees.drafter_cost
         budget.deepest = trees.deepest
     if isinstance(draft_length, AdaptiveDraftLength):
         budget.adapts, budget.per_batch = True, draft_length.per_batch
         budget.pays, budget.tries = draft_length.pays, draft_length.tries
-        budget.step_cost, budget.drafter_cost = draft_length.step_cost, draft_length.drafter_cost
         budget.gained, budget.gained_weight = draft_length.gained.sum, draft_length.gained.weight
         drafted = draft_length.drafted
         budget.drafted, budget.drafted_weight = drafted.sum, drafted.weight
+        budget.hoped, budget.hoped_weight = draft_length.hoped.sum, draft_length.hoped.weight
 
 
 def take_up(budget: Any, draft_length: DraftLength, trees: TreeGrower | None) -> None:
@@ -197,5 +204,6 @@ def take_up(budget: Any, draft_length: DraftLength, trees: TreeGrower | None) ->
         trees.deepest = budget.deepest
     if isinstance(draft_length, AdaptiveDraftLength):
         draft_length.tries = math.inf if math.isinf(budget.tries) else int(budget.tries)
-        for mean, name in ((draft_length.gained, "gained"), (draft_length.drafted, "drafted")):
+        for name in ("gained", "drafted", "hoped"):
+            mean = getattr(draft_length, name)
             mean.sum, mean.weight = getattr(budget, name), getattr(budget, f"{name}_weight")

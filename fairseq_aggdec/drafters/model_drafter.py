@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import DRAFTER, DRAFTER_INT8, key_of, usual_cost
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
+from fairseq_aggdec.budget.price import USUAL_PRICE
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.in_library import DraftMemory
 from fairseq_aggdec.drafters.proposer import Proposer, proposer
@@ -15,7 +15,8 @@ from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.gpu.largest import first_largest
-from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, InLibrary
+from fairseq_aggdec.search.greedy.prices import Prices
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     BatchVerdict,
@@ -67,13 +68,24 @@ class ModelDrafter(DeviceDrafter):
     def start_draft_length(self, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a batch."""
         # Not when the drafter is made: training moves the models after that.
-        by = key_of(verifier.compiled, state.device.type, state.exact)
-        rows, int8 = len(state.rows), verifier.precision.int8
-        self.draft_length.start(rows, by, int8)
-        if self.trees is not None:
-            self.trees.step_cost = usual_cost(by)
-            self.trees.drafter_cost = DRAFTER_INT8 if int8 else DRAFTER
+        rows, slots = len(state.rows), self.slots_read()
+
+        def drafts() -> InLibrary | None:
+            self.draft_length.suppose(
+                Prices().of(verifier, state)
+            )  # its own price is not known yet
+            return self.in_library(state)
+
+        weighs = self.draft_length.weighs or (self.trees is not None and self.trees.budget.stops)
+        prices = Prices(self.call_price if weighs else USUAL_PRICE)
+        price = prices.of(verifier, state, self, drafts)
+        self.draft_length.start(rows, price, slots)
         self.rests = not any(map(self.draft_length.plan, range(1, rows + 1)))
+
+    def slots_read(self) -> int:
+        """Slots of a row that a draft reads."""
+        size = self.draft_length.size
+        return size if self.trees is None else self.trees.slots(size)
 
     def lay_out(self, decoder: Any, precision: Precision, packed: Any) -> None:
         """Makes the fast forms of the chain, if there is one, and of what proposes.

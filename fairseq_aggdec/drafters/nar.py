@@ -17,13 +17,14 @@ from torch import Tensor
 from fairseq_aggdec.budget.draft_length import DraftLength, NodeBudget
 from fairseq_aggdec.drafters.in_library import CompiledSlots, DraftMemory, has_budget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside, slots_gap
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside, make_slots
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, packed_encoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.stored import used
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
@@ -36,9 +37,11 @@ from fairseq_aggdec.windows.draft import (
     BatchVerdict,
     Copies,
     Draft,
+    Kept,
     Verdict,
 )
 from fairseq_aggdec.windows.transfer import PendingCopy, Watch, to_device
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +93,11 @@ class NarDrafter(ModelDrafter):
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.refreshed = False
         self.rows = list(range(len(state.rows)))
-        self.start_draft_length(verifier, state)
         self.verifier = verifier
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
+        self.start_draft_length(verifier, state)
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
         if beside and self.draft_length.plan(len(state.rows)):
             self.begin()
@@ -157,9 +160,56 @@ class NarDrafter(ModelDrafter):
         if not self.readable or longest > self.longest or starts != {state.eos}:
             return None
         self.begin()
-        return size if self._is_well() and isinstance(self.slots, CachedSlots) else None
+        read = isinstance(self.slots, CachedSlots) and self.slots.on_grids
+        return size if self._is_well() and read else None
 
-    launches = False  # kernel by kernel it is asked by the host
+    # -- a drafter that is trusted reads the windows in the verifier's place
+
+    def take_over(self, state: DecodeState) -> None:
+        """Reads the sources of a started batch, whose outputs will be no longer than the drafter reads.
+
+        Raises:
+            ValueError: a source is longer than that.
+        """
+        if not self.readable:
+            raise ValueError(
+                f"a source of {state.sample['net_input']['src_tokens'].size(1)} tokens is longer than the drafter of "
+                "--drafter-path can read; --decoding gad leaves it to the verifier"
+            )
+        self.begin()
+        for row in state.rows:
+            row.end = min(row.end, self.longest)
+        self.state = state
+
+    @property
+    def temperature(self) -> float:
+        return self.verifier.temperature
+
+    @property
+    def head_input(self) -> tuple[int, Tensor]:
+        return 0, next(self.model.parameters())
+
+    reads_trees = False
+
+    def window_slots(self, rows: int) -> int:
+        return self.planned(rows)
+
+    def rooms(self, end: int, longest: int) -> list[GraphMemory]:
+        return []  # that of :meth:`reserve` is all
+
+    def read(self, window: Window) -> DecoderOutput:
+        """Logits (B * k, V) of a block of k slots for each row."""
+        logits = self.logits(self.state, window.width).float().flatten(0, 1)
+        return DecoderOutput(logits.div_(self.temperature), [])
+
+    def keep(self, kept: Kept) -> None:
+        if kept.rows is not None:
+            self.keep_rows(kept.rows)
+
+    @property
+    def launches(self) -> bool:
+        """Tells whether it decodes alone without graphs: where no compiled library asks it."""
+        return kernels() is None
 
     @property
     def captures(self) -> bool:
@@ -178,7 +228,6 @@ class NarDrafter(ModelDrafter):
         return self._chosen(*self._features_on_device(board, owners, rows, shape))
 
     def logits_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        """Logits, as of :meth:`logits`, of W - 1 tokens for every row of the grid; arguments as for :meth:`block`."""
         return self._logits(*self._features_on_device(board, owners, rows, shape))
 
     def _features_on_device(
@@ -270,14 +319,8 @@ class NarDrafter(ModelDrafter):
         # A frozen encoder does not change but with the decoder, when the model is moved.
         parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
         watch = ModelWatch(parts, [model])
-        self.encoder, self.slots, packed = None, LayerSlots(model), None
-        gap = slots_gap(model.decoder)
-        if gap:
-            logger.info("the drafter recomputes the prefix in each call: %s", gap)
-        else:
-            with used([model]):
-                self.slots = slots = CachedSlots(model, self.precision)
-            packed = slots.reader.packed
+        self.encoder, self.slots = None, make_slots(model, self.precision)
+        packed = self.slots.reader.packed if isinstance(self.slots, CachedSlots) else None
         with used([model]):
             self.lay_out(model.decoder, self.precision, packed)
         self.broken = False

@@ -79,11 +79,25 @@ def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
     picked, last = owners.new_empty(count, size), owners.new_empty(count)
     found = SlotColumns(tokens, places, seen, masked, picked, last)
     given = count, columns, board.room[1], shift, size - shift, size, int(causal), pad
-    gpu.operators().slots(*given, board.numbers, board.tokens, owners, *found)
+    gpu.ops().slots(*given, board.numbers, board.tokens, owners, *found)
     return found
 
 
-@gpu.tries("slots")
+def laid_out(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
+    """:func:`slot_window`, fused where the kernel runs."""
+    lay_out = gpu.either(fused_slot_window, slot_window, rows.owners.device, read_alike)
+    return lay_out(board, rows, form)
+
+
+def _twins(device: torch.device, count: int) -> gpu.Twins:
+    board = Board((count, 64), 0, 0, device, torch.float32, pad=1)
+    board.set([Row(i, [2, *range(4, 20)], end=60, floor=0) for i in range(count)])
+    send_into(board.owners[:count], list(range(count)))
+    given = board, board.rows(board.owners[:count]), SlotForm(24, 1, 4, True, 1)
+    return gpu.Twins(lambda: fused_slot_window(*given), lambda: slot_window(*given))
+
+
+@gpu.tries("slots", twins=_twins)
 def read_alike(device: torch.device) -> bool:
     """Tells whether both say the same of a row at its start, one on its way, one that has ended and one that is
     none."""

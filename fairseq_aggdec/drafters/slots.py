@@ -1,5 +1,6 @@
 """A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.drafters.slot_window import (
-    SlotForm,
-    fused_slot_window,
-    read_alike,
-    slot_window,
-)
+from fairseq_aggdec.drafters.slot_window import SlotForm, laid_out
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, as_dtype_of
@@ -21,14 +17,16 @@ from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
-from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, SourceCopy
-from fairseq_aggdec.kernels.gpu.operators import usable
+from fairseq_aggdec.kernels import gpu
+from fairseq_aggdec.kernels.stored import used
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
+
+logger = logging.getLogger(__name__)
 
 
 class LayerSlots:
@@ -75,11 +73,6 @@ class LayerSlots:
             self.source_keys = self.source_keys[order]
 
 
-def slots_gap(decoder: NarDecoder) -> str | None:
-    """Reason why :class:`CachedSlots` cannot read for this decoder, or None."""
-    return "positions before every layer" if decoder.published else decoder_gap(decoder)
-
-
 def keys_beside(shape: Shape) -> int:
     """Tells how many places a drafter needs whose verifier reads windows of this shape: slots stand behind its last."""
     return shape.end + shape.width
@@ -93,7 +86,6 @@ class SlotEmbedding(TokenEmbedding):
 
     Attributes:
         masked: (N,) bool, which positions of a window on a grid are mask slots; of other windows the last of each row.
-        queries: (>= positions, C), what a slot at each position asks the source; None: no source copy.
     """
 
     stock = False
@@ -102,13 +94,17 @@ class SlotEmbedding(TokenEmbedding):
     def __init__(self, model: NarDrafterModel, precision: Precision):
         super().__init__(model.decoder, precision)
         self.model = model
-        self.queries: Tensor | None = None
         self.memories = int(model.decoder.copy_query is not None)
 
     def form(self, slot: Tensor | None = None) -> EmbeddingForm | None:
         decoder: NarDecoder = self.decoder
-        # The compiled library does not copy embeddings of the source.
-        return super().form(decoder.mask_embedding.detach()) if decoder.copy_query is None else None
+        form = super().form(None if decoder.published else decoder.mask_embedding.detach())
+        if form is None:
+            return None
+        form.copies = bool(self.memories)
+        if decoder.published:
+            form.mask, form.each_layer = decoder.dictionary.unk(), True
+        return form
 
     def source(self, encoder_out: EncoderOut, tokens: Tensor | None) -> list[Tensor]:
         if not self.memories or tokens is None:
@@ -122,7 +118,9 @@ class SlotEmbedding(TokenEmbedding):
         table = self.positions(window.end)
         if isinstance(window, GridWindow):
             copied = self._copied(memory, mask) if self.memories else None
-            return self.on_grid(window, MaskSlots(self.masked, decoder.mask_embedding, copied))
+            return self.on_grid(
+                window, gpu.embedding.MaskSlots(self.masked, decoder.mask_embedding, copied)
+            )
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
         masks = window.row_ends(window.wanted - decoder.shift)
         slots = decoder.embed_scale * decoder.mask_embedding
@@ -134,9 +132,9 @@ class SlotEmbedding(TokenEmbedding):
         x = window.add_positions(x, table)
         return x if self.norm is None else self.norm(x)
 
-    def _copied(self, memory: Memory, mask: Tensor | None) -> SourceCopy:
+    def _copied(self, memory: Memory, mask: Tensor | None) -> gpu.embedding.SourceCopy:
         assert self.queries is not None
-        return SourceCopy(self.queries, memory[-1], mask)
+        return gpu.embedding.SourceCopy(self.queries, memory[-1], mask)
 
     def positions(self, count: int) -> Tensor:
         # The slots after the longest prefix have positions beyond those of targets.
@@ -150,11 +148,25 @@ class SlotEmbedding(TokenEmbedding):
         return table
 
 
+def make_slots(model: NarDrafterModel, precision: Precision) -> "LayerSlots | CachedSlots":
+    """The fastest slots of a drafter; the log says why it has to recompute prefixes, if so."""
+    gap = decoder_gap(model.decoder)
+    if gap is None:
+        with used([model]):
+            slots = CachedSlots(model, precision)
+        if not model.decoder.published or slots.embeds:
+            return slots
+        gap = "positions before every layer, which only the compiled library adds"
+    logger.info("the drafter recomputes the prefix in each call: %s", gap)
+    return LayerSlots(model)
+
+
 class CachedSlots:
     """Reads as :class:`LayerSlots` does, in a cached decoder, which reads a causal prefix once and keeps it.
 
     Attributes:
         reader: the decoder.
+        embeds: the compiled library embeds the slots.
     """
 
     def __init__(self, model: NarDrafterModel, precision: Precision = EXACT):
@@ -162,9 +174,9 @@ class CachedSlots:
         self.decoder: NarDecoder = model.decoder
         self.embedding = SlotEmbedding(model, precision)
         self.reader = CachedDecoder(model.decoder, precision, self.embedding)
+        self.embeds = self.reader.compiled is not None and self.reader.compiled.embeds
         # The token of a mask slot.
-        compiled = self.reader.compiled is not None and self.reader.compiled.embeds
-        self.hole = -1 if compiled else model.decoder.padding_idx
+        self.hole = -1 if self.embeds else model.decoder.padding_idx
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         self.reader.start(
@@ -212,9 +224,12 @@ class CachedSlots:
     @property
     def grows(self) -> bool:
         """Tells whether the compiled library can read the slots and grow trees of them."""
-        reader = self.reader
-        embeds = reader.compiled is not None and reader.compiled.embeds
-        return embeds and reader.packed.project_out is None
+        return self.embeds and self.reader.packed.project_out is None
+
+    @property
+    def on_grids(self) -> bool:
+        """Tells whether PyTorch or a GPU can read the slots."""
+        return not self.decoder.published
 
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
@@ -224,7 +239,6 @@ class CachedSlots:
         width = shape.width + shift if decoder.causal_prefix else shape.end
         columns = width + block_size - shift
         form = SlotForm(columns, shift, block_size, decoder.causal_prefix, decoder.padding_idx)
-        laid_out = fused_slot_window if usable(owners.device, read_alike) else slot_window
         tokens, places, seen, masked, picked, last = laid_out(board, rows, form)
         keys = keys_beside(shape)
         grid = shape.rows, columns, grid_end(keys) if self.reader.graphs else keys

@@ -11,7 +11,6 @@ library grows them (``kernels/source/drafts.h``); elsewhere one path is drafted.
 import math
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import DRAFTER
 from fairseq_aggdec.budget.draft_length import NodeBudget
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
@@ -25,12 +24,13 @@ class TreeGrower:
 
     Attributes:
         budget: how many tokens trees have.
-        step_cost, drafter_cost: of an iteration beside its positions, and of the drafter's call, in positions; only a
-            budget that ``stops`` reads them.
         deepest: slots that trees fill, the most of late.
     """
 
     budget: NodeBudget
-    step_cost: float = math.inf
-    drafter_cost: float = DRAFTER
     deepest: float = REMEMBERED
+
+    def slots(self, size: int) -> int:
+        """Slots of ``size`` that the next trees read."""
+        most = min(size, self.budget.most)
+        return min(most, math.ceil(self.deepest) + 1) if self.budget.stops else most

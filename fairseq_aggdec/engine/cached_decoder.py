@@ -17,14 +17,12 @@ from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder,
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
-from fairseq_aggdec.engine.int8 import Int8Linear, linear
+from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.kv_cache import KVCache
-from fairseq_aggdec.engine.linear import FastLinear, some_outputs
+from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder, TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
-from fairseq_aggdec.kernels.gpu import logits as at_once
-from fairseq_aggdec.kernels.gpu.logits import RuledTokens
-from fairseq_aggdec.kernels.gpu.operators import compile_ahead, usable
+from fairseq_aggdec.kernels import gpu
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.window import Window
@@ -61,7 +59,7 @@ class CachedDecoder:
         device = self.like.device
         self.on_gpu = device.type == "cuda"
         if self.on_gpu:
-            compile_ahead(device, self.like.dtype)
+            gpu.operators.compile_ahead(device, self.like.dtype)
         if precision.graphs and self.on_gpu:
             self.graphs = WindowGraphs(self.run_on_grid, device, self.embedding.memories)
             self.embedding.replaced = self.graphs.forget
@@ -70,6 +68,12 @@ class CachedDecoder:
         self.cache = KVCache(self.graphs, self.compiled, hides)
         self.views: tuple[Memory, list[Tensor]] | None = None
         self.starts: StartGraphs | None = None
+
+    @property
+    def bytes_of_a_key(self) -> int:
+        """Memory for a key and its value in all layers."""
+        numbers = len(self.packed.layers) * 2 * self.decoder.embed_dim
+        return int(numbers * self.like.element_size())
 
     def start(
         self,
@@ -160,13 +164,12 @@ class CachedDecoder:
             x = self._embedded(window)
         elif self.embedding.positioned:
             positions = self.embedding.positions(window.reach)
-        found = compiled.decode(
-            x, window, cache.entries, own_mask, cache.memory, cache.memory_mask, positions
-        )
+        entries = cache.entries, own_mask, cache.memory, cache.memory_mask
+        found = compiled.decode(x, window, *entries, positions, self.embedding.queries)
         return found if x is None else window.of_wanted(found)
 
     def read(
-        self, window: Window, temperature: float, symbols: RuledTokens | None = None
+        self, window: Window, temperature: float, symbols: gpu.logits.RuledTokens | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Features and logits of a window, as :meth:`features` and :meth:`logits` give them, on a GPU by one launch.
 
@@ -177,26 +180,15 @@ class CachedDecoder:
             the features, the logits, and what :func:`~fairseq_aggdec.kernels.gpu.logits.logits` says of their parts.
         """
         project, norm = self.packed.project_vocabulary, self.packed.last_norm
-        if not self._reads_at_once(window) or norm is None or isinstance(project, Int8Linear):
+        other = self.heads or self.types is not None or self.packed.project_out is not None
+        if other or norm is None or not (self.on_gpu and isinstance(window, GridWindow)):
             features = self.features(window)
             return features, self.logits(features, temperature), None
-        assert project.transposed is not None
         x = self._run(window, normed=False)
         if temperature != 1.0:
             symbols = None
-        logits, features, parts = at_once.logits(
-            x, project.transposed, project.bias, norm.parameters, symbols
-        )
+        logits, features, parts = gpu.logits.project(project, x, norm, self.packed.runs, symbols)
         return features, logits if temperature == 1.0 else logits.div_(temperature), parts
-
-    def _reads_at_once(self, window: Window) -> bool:
-        """Tells whether a GPU computes the last norm of a window and its logits in one launch."""
-        packed, like, project = self.packed, self.like, self.packed.project_vocabulary
-        if not isinstance(window, GridWindow) or not packed.fuses(window.rows * window.width):
-            return False
-        other = self.heads or self.types is not None or packed.project_out is not None
-        known = isinstance(project, FastLinear) and project.fusible(like.dtype)
-        return not other and known and usable(like.device, at_once.projects_alike, like.dtype)
 
     def _run(self, window: Window, normed: bool = True) -> Tensor:
         cache = self.cache

@@ -68,6 +68,7 @@ class CompiledLayers:
         first = layers[0]
         self.channels = first.own_out.outputs
         self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
+        self.shape.mask = -1
         self.shape.activation = ACTIVATIONS.index(first.feed_forward.activation)
         if end_norm is not None:
             self.shape.end_norm = _norm(end_norm)
@@ -76,6 +77,8 @@ class CompiledLayers:
             self.shape.scale = embedding.scale
             if embedding.slot is not None:
                 self.shape.slot = embedding.slot.data_ptr()
+            self.shape.copies, self.shape.mask = embedding.copies, embedding.mask
+            self.shape.each_layer = embedding.each_layer
             if embedding.norm is not None:
                 self.shape.first_norm = _norm(embedding.norm)
         self.embeds = embedding is not None
@@ -86,6 +89,7 @@ class CompiledLayers:
         self.room: Tensor | None = None
         self.given: Callable[[], Tensor | None] = lambda: None
         self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
+        self.library.aggdec_check_layers(*self.addresses[:2])
 
     def decode(
         self,
@@ -96,6 +100,7 @@ class CompiledLayers:
         memory: Memory,
         memory_mask: Tensor | None,
         positions: Tensor | None = None,
+        queries: Tensor | None = None,
     ) -> Tensor:
         """The window's tokens through all layers and the norm behind them, (N, C); may be ``x`` itself, overwritten.
         What is ``wanted`` of them, (B * wanted, C), where they are embedded here.
@@ -109,6 +114,7 @@ class CompiledLayers:
                 :func:`needs_mask` is true of it.
             memory: of each layer keys and values (B, S, 2C), all laid out alike, 2C together.
             memory_mask: additive, (B, 1, 1, S), or None.
+            queries: (>= end, C), what a mask slot at each position asks the source, where slots copy it.
         """
         tokens: list[int] = []
         depths: list[int] = []
@@ -122,6 +128,7 @@ class CompiledLayers:
                 depths = window.host_depths
         where = window.starts, window.widths, window.block_starts or (), tokens, depths
         said = self.set_tokens(*where, window.end, positions)
+        step.queries = None if queries is None else queries.data_ptr()
         # What needs a mask is not embedded here.
         causal = own_mask is None and (bool(tokens) or not needs_mask(window, None))
         self._set_visible(window, own_mask, causal)
@@ -202,10 +209,11 @@ class CompiledLayers:
 
     def read_source(self, states: Tensor) -> Tensor:
         """Keys and values (layers, B, S, 2C) of what an encoder gives, (B, S, C_enc) row after row."""
-        rows, length, _ = states.shape
+        rows, length, channels = states.shape
         found, (layers, shape, _) = self._room_for_memory(rows, length, states), self.addresses
-        where = states.data_ptr(), rows * length, found.data_ptr()
-        self.library.aggdec_read_source(layers, shape, *where, torch.get_num_threads())
+        given = states.data_ptr(), rows * length, channels
+        room = found.data_ptr(), found.numel()
+        self.library.aggdec_read_source(layers, shape, *given, *room, torch.get_num_threads())
         return found
 
     def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
@@ -262,13 +270,19 @@ class EmbeddingForm:
     """Tells how the compiled library embeds tokens: ``norm(scale * weight[token] + position)``.
 
     Attributes:
-        slot: (C,), read in place of ``scale * weight[token]`` where a token is less than 0.
+        slot: (C,), read in place of ``weight[token]`` by mask slots, which are tokens less than 0; None: 0.
+        copies: a mask slot reads a copy of the source as well.
+        mask: a token that is read as a mask slot; less than 0: none.
+        each_layer: positions are added before every layer instead of here.
     """
 
     weight: Tensor
     scale: float
     norm: FastNorm | None
     slot: Tensor | None = None
+    copies: bool = False
+    mask: int = -1
+    each_layer: bool = False
 
     @property
     def reads(self) -> bool:

@@ -10,12 +10,6 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fairseq_aggdec.engine.attention import (
-    attend_all,
-    attend_alone,
-    attends_alike,
-    reads_heads,
-)
 from fairseq_aggdec.engine.compiled import (
     PADDED,
     UNREADABLE,
@@ -26,13 +20,12 @@ from fairseq_aggdec.engine.compiled import (
 )
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.int8 import linear
-from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm, add, read
+from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
 from fairseq_aggdec.engine.plain.kinds import PARTS
 from fairseq_aggdec.engine.plain.support import encoder_gap, gap_of
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
-from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, fused_sources, places_alike
-from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, usable
-from fairseq_aggdec.kernels.gpu.products import MOST_NORMED, MOST_ROWS, computes_alike, normed
+from fairseq_aggdec.engine.slot_attention import attend_alone
+from fairseq_aggdec.kernels import gpu
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
@@ -92,19 +85,37 @@ class FastLayer:
         self.pre_norm = bool(layer.normalize_before)
         self.feed_forward = FastFeedForward(layer, product)
 
-    def fusible_with(self, products: Sequence[Any], norms: Sequence[FastNorm]) -> bool:
-        """Tells whether the fused products of a GPU can compute the layer, which has these products and norms more."""
-        own, block, precision = self.own_norm, self.feed_forward, self.precision
-        if block.activation is not None or not all(
-            one.fusible for one in (own, block.norm, *norms)
-        ):
-            return False
-        dtype, (channels,) = own.weight.dtype, own.shape
-        if precision.strict or (precision.tf32 and dtype is torch.float32):  # cuBLAS's
-            return False
-        products = [self.qkv, self.own_out, block.expand, block.contract, *products]
-        fit = all(isinstance(one, FastLinear) and one.fusible(dtype) for one in products)
-        return fit and channels <= MOST_NORMED[dtype]
+    @property
+    def products(self) -> list[Any]:
+        """The linear layers that read few rows."""
+        return [self.qkv, self.own_out, self.feed_forward.expand, self.feed_forward.contract]
+
+    @property
+    def norms(self) -> list[FastNorm]:
+        return [self.own_norm, self.feed_forward.norm]
+
+    @property
+    def allows_kernels(self) -> bool:
+        """Tells whether kernels of a GPU may take the place of PyTorch's operators: these sum in another order."""
+        cublas = self.precision.tf32 and self.own_norm.weight.dtype is torch.float32
+        return self.feed_forward.activation is None and not (self.precision.strict or cublas)
+
+
+def parts_of(
+    layers: Sequence[FastLayer], norm: FastNorm | None, like: Tensor
+) -> tuple[list[Any], list[FastNorm], bool]:
+    """Linear layers and norms of a model, and whether kernels of a GPU may take the place of PyTorch's operators.
+
+    Args:
+        layers: of an encoder or a decoder.
+        norm: behind them.
+        like: has the device of the model.
+    """
+    allowed = like.device.type == "cuda" and len({layer.pre_norm for layer in layers}) == 1
+    allowed = allowed and all(layer.allows_kernels for layer in layers)
+    norms = [one for layer in layers for one in layer.norms]
+    products = [one for layer in layers for one in layer.products]
+    return products, [*norms, *([] if norm is None else [norm])], allowed
 
 
 class _EncoderLayer(FastLayer):
@@ -124,8 +135,8 @@ class _EncoderLayer(FastLayer):
         x = x + self.own_out(attended.transpose(1, 2).reshape(batch, length, -1))
         return self.feed_forward(x if self.pre_norm else self.own_norm(x))
 
-    def fused(
-        self, x: Tensor, norm: FastNorm | None, hidden_keys: Tensor
+    def at_once(
+        self, x: Tensor, norm: FastNorm | None, hidden_keys: Tensor, layers: gpu.products.Layers
     ) -> tuple[Tensor, FastNorm | None]:
         """The layer over (N, C) in five launches of a GPU; ``norm``: the last of the layer before, if x lacks it still.
 
@@ -134,10 +145,11 @@ class _EncoderLayer(FastLayer):
         """
         block, before = self.feed_forward, self.pre_norm
         first, second = (self.own_norm, block.norm) if before else (norm, self.own_norm)
-        x, qkv = read(self.qkv, x, first, before, True)
-        x = add(self.own_out, x, attend_all(qkv, hidden_keys, self.heads), True)
-        x, hidden = read(block.expand, x, second, before, True)
-        return add(block.contract, x, hidden, True), None if before else block.norm
+        read, add = gpu.products.read, gpu.products.add
+        x, qkv = read(self.qkv, x, first, before, layers)
+        x = add(self.own_out, x, gpu.attention.attend_all(qkv, hidden_keys, self.heads), layers)
+        x, hidden = read(block.expand, x, second, before, layers)
+        return add(block.contract, x, hidden, layers), None if before else block.norm
 
 
 class FastEncoder:
@@ -158,7 +170,7 @@ class FastEncoder:
         self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._form())
-        self.fusible = self._fusible()
+        self.runs = self._runs()
         self.table: Tensor | None = None  # of positions: (longest source so far or more, C)
 
     def _form(self) -> EmbeddingForm | None:
@@ -170,22 +182,13 @@ class FastEncoder:
             return None  # it computes something else than its weight says, or more
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
-    def _fusible(self) -> bool:
-        """Tells whether the kernels of a GPU can read sources of few tokens."""
+    def _runs(self) -> gpu.products.Layers:
+        """Decides whether kernels of a GPU or PyTorch's operators read sources of few tokens."""
         weight, layers, norm = self.encoder.embed_tokens.weight, self.layers, self.norm
-        if weight.device.type != "cuda" or self._form() is None or not weight.is_contiguous():
-            return False
-        fit = all(layer.fusible_with([], []) for layer in layers)
-        fit = fit and len({layer.pre_norm for layer in layers}) == 1 and weight.dtype in PRECISIONS
-        fit = fit and all(reads_heads(self.channels // layer.heads) for layer in layers)
-        return fit and (norm is None or norm.fusible)
-
-    def _fuses(self, tokens: Tensor) -> bool:
-        """Tells whether they read these sources (R, L)."""
-        probes = computes_alike, attends_alike, places_alike
-        few = self.fusible and tokens.numel() <= MOST_ROWS
-        dtype = self.encoder.embed_tokens.weight.dtype
-        return few and all(usable(tokens.device, agree, dtype) for agree in probes)
+        products, norms, allowed = parts_of(layers, norm, weight)
+        allowed = allowed and self._form() is not None
+        heads = [layer.heads for layer in layers]
+        return gpu.embedding.source_layers(products, norms, heads, weight, allowed)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         found = self.encode(None, net_input)
@@ -221,10 +224,13 @@ class FastEncoder:
 
         Args:
             tokens: (R, L).
-            kept: where embeddings, padding and lengths may be written, as :func:`fused_sources` does.
+            kept: where embeddings, padding and lengths may be written, as :func:`gpu.embedding.fused_sources` does.
         """
-        if self._fuses(tokens):
-            return self._fused(tokens, kept)
+        read = self.runs.either(tokens.numel(), self._read_fused, self._read_plain)
+        return read(tokens, kept)
+
+    def _read_plain(self, tokens: Tensor, kept: Sequence[Tensor]) -> EncoderOut:
+        """:meth:`on_grid` by PyTorch's operators, which write new tensors."""
         padding, encoder = tokens.eq(self.padding_idx), self.encoder
         real = ~padding
         x = embedding = encoder.embed_scale * encoder.embed_tokens(tokens)
@@ -236,19 +242,20 @@ class FastEncoder:
         lengths = real.sum(1, keepdim=True)
         return placed | _output(self._plain(x, padding), [padding], lengths, embedding)
 
-    def _fused(self, tokens: Tensor, kept: Sequence[Tensor]) -> EncoderOut:
+    def _read_fused(self, tokens: Tensor, kept: Sequence[Tensor]) -> EncoderOut:
+        """:meth:`on_grid` by kernels of a GPU."""
         encoder = self.encoder
-        tables = EmbeddingTables(
+        tables = gpu.embedding.EmbeddingTables(
             encoder.embed_tokens.weight, float(encoder.embed_scale), self.table
         )
-        embeddings, hidden, lengths, placed, mask = fused_sources(
+        embeddings, hidden, lengths, placed, mask = gpu.embedding.fused_sources(
             tokens, tables, self.padding_idx, kept
         )
         x, norm = placed.flatten(0, 1), None
         for layer in self.layers:
-            x, norm = layer.fused(x, norm, mask)
+            x, norm = layer.at_once(x, norm, mask, self.runs)
         for missing in (norm, self.norm):
-            x = x if missing is None else normed(x, missing.parameters)
+            x = x if missing is None else gpu.products.norm(missing, x, self.runs)
         states = x.view_as(placed)
         return {PLACED: [placed]} | _output(states, [hidden], lengths, embeddings)
 

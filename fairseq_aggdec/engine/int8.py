@@ -14,7 +14,7 @@ from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import Product, in_levels, kernels
 from fairseq_aggdec.kernels.mapped import give_back
-from fairseq_aggdec.kernels.stored import find, kind_of, note
+from fairseq_aggdec.kernels.stored import counted, find, kind_of, note
 
 SMALLEST_RANGE = 1e-12  # of a row, as kernels.cpp has it
 KINDS = (torch.float32, torch.bfloat16)
@@ -98,12 +98,14 @@ def linear(
     """The layer in 8 bits where that was asked for and can be had."""
     weights = [module.weight for module in modules]
     if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
-        stored = find("int8", relu, weights)
+        stored = find("int8", relu, modules)
         made: FastLinear | Int8Linear = Int8Linear(modules, relu, stored)
     else:
         packs = precision.pack or precision.bf16
-        stored = find(kind_of(False, precision.bf16), relu, weights) if packs else None
+        stored = find(kind_of(False, precision.bf16), relu, modules) if packs else None
         made = FastLinear(modules, relu, precision.pack, precision.bf16, stored)
+    if made.kernel is not None:
+        counted(stored is not None)
     if made.kernel is not None and stored is None:
         int8 = made.kernel.scales is not None
         note(kind_of(int8, precision.bf16), relu, weights, made.kernel)

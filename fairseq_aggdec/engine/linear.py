@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
-from fairseq_aggdec.kernels.gpu.products import Norm, product, readable
 from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
 from fairseq_aggdec.kernels.stored import stands_for
 
@@ -135,51 +134,20 @@ class FastLinear:
         assert self.transposed is not None
         return x.addmm_(y, self.transposed)
 
-    def fusible(self, dtype: torch.dtype) -> bool:
-        """Tells whether :meth:`fused` can compute it on a GPU, for numbers of that kind."""
-        weight = self.transposed
-        return weight is not None and weight.dtype is dtype and readable(weight.t())
-
-    def fused(
-        self,
-        x: Tensor,
-        norm: "FastNorm | None" = None,
-        kept: Tensor | None = None,
-        residual: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """The results of ``norm(x)``, for x (N, C_in), in one launch on a GPU.
-
-        Args:
-            x: (N, C_in).
-            norm: None: nothing.
-            kept: (N, C_in), where ``norm(x)`` is written; None: nowhere.
-            residual: (N, C_out), what the results are added to; None: nothing.
-            out: (N, C_out), where they are written; None: a new tensor.
-        """
-        assert self.transposed is not None
-        added = residual is not None
-        return product(
-            *(x, self.transposed, None if added and self.bias_folded else self.bias),
-            relu=self.relu,
-            norm=None if norm is None else norm.parameters,
-            kept=kept,
-            residual=residual,
-            twice=added and not self.bias_folded,  # as `add_to` rounds
-            out=out,
-        )
-
 
 def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
     """Some outputs of a linear layer as one of its own, its parameters shared where ``rows`` is a slice."""
     weight, bias = module.weight[rows], module.bias
     part = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
     part.weight = nn.Parameter(weight, requires_grad=False)
-    if isinstance(rows, slice):
-        whole = not rows.start and rows.stop is None
-        stands_for(module.weight, part.weight, "" if whole else f"[{rows.start or 0}:{rows.stop}]")
     if bias is not None:
         part.bias = nn.Parameter(bias[rows], requires_grad=False)
+    if isinstance(rows, slice):
+        whole = not rows.start and rows.stop is None
+        named = "" if whole else f"[{rows.start or 0}:{rows.stop}]"
+        stands_for(module.weight, part.weight, named)
+        if bias is not None:
+            stands_for(bias, part.bias, named)
     return part
 
 
@@ -220,49 +188,9 @@ class FastNorm:
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
 
-    @property
-    def parameters(self) -> Norm:
-        """Parameters for the kernels of a GPU, if it is :attr:`fusible`."""
-        assert self.bias is not None
-        return Norm(self.weight, self.bias, self.eps)
-
-    @property
-    def fusible(self) -> bool:
-        """Tells whether the kernels of a GPU can compute it."""
-        if self.weight is None or self.bias is None or len(self.shape) != 1:
-            return False
-        return readable(self.weight) and readable(self.bias)
-
 
 def optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
     return None if module is None else FastNorm(module)
-
-
-def read(
-    layer: Any, x: Tensor, norm: FastNorm | None, before: bool, fused: bool
-) -> tuple[Tensor, Tensor]:
-    """Returns where a residual connection begins, x (N, C) or ``norm(x)``, and what a linear layer makes of
-    ``norm(x)``.
-
-    Args:
-        layer: a :class:`FastLinear`, or what is used like one.
-        x: (N, C).
-        norm: None: nothing.
-        before: the connection begins before the norm.
-        fused: in one launch of a GPU.
-    """
-    if fused:
-        kept = None if before or norm is None else torch.empty_like(x)
-        y = layer.fused(x, norm, kept)
-        return x if kept is None else kept, y
-    normed = x if norm is None else norm(x)
-    return x if before else normed, layer(normed)
-
-
-def add(layer: Any, x: Tensor, y: Tensor, fused: bool) -> Tensor:
-    """The results of a linear layer of y (N, C_in) added to x (N, C_out), which they may be written to."""
-    found: Tensor = layer.fused(y, residual=x) if fused else layer.add_to(x, y)
-    return found
 
 
 def fold_bias(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:

@@ -24,8 +24,16 @@ logger = logging.getLogger(__name__)
 READ = {"src_tokens", "src_lengths", "prev_output_tokens"}  # a FastEncoder needs no other input
 
 
-class LeftToStock(Exception):
-    """The batch must be decoded by stock fairseq; the message says why."""
+class LeftToStock(ValueError):
+    """The batch must be decoded by stock fairseq.
+
+    Args:
+        reason: why; None: the engines have said it.
+    """
+
+    def __init__(self, reason: str | None):
+        super().__init__(f"only stock fairseq can run this model: {reason}")
+        self.reason = reason
 
 
 class Member:
@@ -86,7 +94,7 @@ class Member:
         (packed if fast_encoder else others).append(model.encoder)
         (packed if fast_decoder else others).append(model.decoder)
         # Before anything is read: what is written meanwhile is seen.
-        watch = ModelWatch(packed, others)
+        watch = ModelWatch(packed, others, rows=not precision.int8)
         if fast_decoder:
             self.decoder = CachedDecoder(model.decoder, precision)
             self.encoder = packed_encoder(model.encoder, precision)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
 from fairseq_aggdec.engine.decoder_layer import DecoderLayer, run_layers
-from fairseq_aggdec.engine.encoder import Encoded, EncoderOut, position_table
+from fairseq_aggdec.engine.encoder import Encoded, EncoderOut, parts_of, position_table
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
     FastLinear,
@@ -24,9 +24,7 @@ from fairseq_aggdec.engine.linear import (
 )
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.gpu import operators, products
-from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
-from fairseq_aggdec.kernels.gpu.products import MOST_ROWS
+from fairseq_aggdec.kernels import gpu
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
@@ -38,6 +36,7 @@ class TokenEmbedding:
     Attributes:
         stock: embeds as a stock decoder; a captured step can then do it.
         opening: (C,) added to every position; None: nothing.
+        queries: (>= positions, C), what a mask slot at each position asks the source; None: slots do not copy it.
         memories: how many more than the layers' it reads of a source.
         replaced: called before a table of positions is given up, which captured steps may read.
     """
@@ -54,6 +53,7 @@ class TokenEmbedding:
         self.positioned = decoder.embed_positions is not None
         self.opening: Tensor | None = None
         self.table: Tensor | None = None
+        self.queries: Tensor | None = None
         self.replaced: Callable[[], object] = lambda: None
 
     def fold_biases(self, layers: Sequence[DecoderLayer]) -> None:
@@ -103,12 +103,12 @@ class TokenEmbedding:
             x = window.add_positions(x, self.positions(window.reach), scale)
         return x if self.norm is None else self.norm(x)
 
-    def on_grid(self, window: GridWindow, masks: MaskSlots | None = None) -> Tensor:
+    def on_grid(self, window: GridWindow, masks: gpu.embedding.MaskSlots | None = None) -> Tensor:
         """Tokens (N,) and mask slots of a GPU -> (N, C)."""
         places = self.positions(window.reach) if self.positioned else None
         weight, direct = self.decoder.embed_tokens.weight, self.project is None
-        table = EmbeddingTables(weight, self.scale, places if direct else None)
-        x = embedded(window.tokens, window.steps, table, masks)
+        table = gpu.embedding.EmbeddingTables(weight, self.scale, places if direct else None)
+        x = gpu.embedding.embedded(window.tokens, window.steps, table, masks)
         if self.project is not None:
             x = self.project(x)
             x = x if places is None else window.add_positions(x, places)
@@ -143,7 +143,7 @@ class PackedDecoder:
     Attributes:
         compiled: all layers in one call of the compiled library; None where it cannot run them.
         span: how many positions back a position sees (the local attention of image Transformers); None: all.
-        fusible: the kernels of a GPU can run the layers for few rows.
+        runs: whether kernels of a GPU or PyTorch's operators run the layers.
     """
 
     def __init__(
@@ -164,8 +164,9 @@ class PackedDecoder:
         if on_gpu and placements == {False}:
             self.embedding.fold_biases(self.layers)
         self.norm = optional_norm(decoder.layer_norm)
-        parts: list[Any] = [*self.layers, *([] if self.norm is None else [self.norm])]
-        self.fusible = on_gpu and all(one.fusible for one in parts) and len(placements) == 1
+        like = decoder.embed_tokens.weight
+        products, norms, allowed = parts_of(self.layers, self.norm, like)
+        self.runs = gpu.products.Layers(products, norms, like, allowed)
         self.compiled = compile_layers(self.layers, self.norm, self.embedding.form())
         self.project_vocabulary = linear([decoder.output_projection], precision)
         self.project_drafts: FastLinear | Int8Linear | None = None  # in 8 bits
@@ -209,17 +210,8 @@ class PackedDecoder:
         return ([*kv, *more] if more else kv), mask
 
     def _read_states(self, states: Tensor) -> Memory:
-        """Keys and values (B, S, 2C) of each layer, side by side where a GPU computes them for few tokens."""
-        (rows, length, channels), layers = states.shape, self.layers
-        own = [layer.cross_kv for layer in layers]
-        products = [one for one in own if isinstance(one, FastLinear) and one.fusible(states.dtype)]
-        if len(products) < len(own) or not self.fuses(rows * length):
-            return [one(states) for one in own]
-        x = states.reshape(-1, channels)
-        found = x.new_empty(len(layers), len(x), 2 * self.decoder.embed_dim)
-        for one, out in zip(products, found.unbind(0), strict=True):
-            one.fused(x, out=out)
-        return found.unflatten(1, (rows, length))
+        """Keys and values (B, S, 2C) of each layer."""
+        return gpu.products.read_each([layer.cross_kv for layer in self.layers], states, self.runs)
 
     def split(self, memory: Memory) -> list[Tensor]:
         """Keys and values (B, S, 2C) of each layer -> views (2, B, H, S, D)."""
@@ -244,16 +236,12 @@ class PackedDecoder:
             memory_mask: additive, (B, 1, 1, S), or None.
             normed: see :func:`~fairseq_aggdec.engine.decoder_layer.run_layers`.
         """
-        seen = self.layers[0].seen(x, window, self.span) if self.layers else None
-        few = not window.alone and self.fuses(len(x))
-        given = window, cache, seen, memory, memory_mask
-        return run_layers(self.layers, x, self.norm, *given, fused=few, normed=normed)
-
-    def fuses(self, count: int) -> bool:
-        """Tells whether the kernels of a GPU run the layers for this number of positions."""
-        weight = self.decoder.embed_tokens.weight
-        few = self.fusible and count <= MOST_ROWS
-        return few and operators.usable(weight.device, products.computes_alike, weight.dtype)
+        seen = None
+        if self.layers:
+            seen = self.layers[0].attention(x, window).seen(x, window, self.span)
+        runs = gpu.products.PLAIN if window.alone else self.runs
+        given = window, cache, seen, memory, memory_mask, runs
+        return run_layers(self.layers, x, self.norm, *given, normed=normed)
 
     @property
     def last_norm(self) -> FastNorm | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import Embedding
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
@@ -75,7 +76,7 @@ class Verifier:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
         precision: how the models compute.
         temperature: divides the logits before the softmax.
-        may_leave_to_stock: stock fairseq can decode instead; :meth:`start` raises where it has to.
+        as_stock: what stock fairseq decodes with the models is to be equal.
     """
 
     member_class = Member
@@ -85,9 +86,9 @@ class Verifier:
         models: Sequence[nn.Module],
         precision: Precision = EXACT,
         temperature: float = 1.0,
-        may_leave_to_stock: bool = False,
+        as_stock: bool = False,
     ):
-        self.strict, self.may_leave_to_stock = precision.strict, may_leave_to_stock
+        self.strict, self.as_stock = precision.strict, as_stock
         self.precision = precision
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
@@ -103,7 +104,7 @@ class Verifier:
 
     def _made_of(self) -> tuple[Any, ...]:
         models = [member.model for member in self.members]
-        return models, self.precision, self.temperature, self.may_leave_to_stock
+        return models, self.precision, self.temperature, self.as_stock
 
     def _check_strict(self) -> None:
         for member in self.members:
@@ -118,8 +119,8 @@ class Verifier:
             capacity: target positions per row to make room for; with ``precision.strict`` the room never grows.
 
         Raises:
-            LeftToStock: a model with which only stock fairseq decodes as it says, where ``may_leave_to_stock`` is true.
-            ValueError: such a model where it is false or ``precision.strict``.
+            LeftToStock: a model with which only stock fairseq decodes as it says.
+            ValueError: such a model with ``precision.strict``.
         """
         for member in self.members:
             member.refresh()
@@ -128,7 +129,7 @@ class Verifier:
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave()
         unchecked = [member for member in self.members if member.encoder_gap]
-        if not (unchecked and self.may_leave_to_stock):
+        if not (unchecked and self.as_stock):
             for member in self.members:
                 member.begin(net_input, capacity)
             return
@@ -141,11 +142,8 @@ class Verifier:
 
     def _leave(self) -> None:
         for member in self.members:
-            if (reason := member.stock_only) is not None:
-                if not self.may_leave_to_stock:
-                    raise ValueError(f"only stock fairseq can run this model: {reason}")
-                member.log_once(f"left to stock fairseq: {reason}")
-                raise LeftToStock(reason)
+            if member.stock_only is not None:
+                raise LeftToStock(member.stock_only)
 
     def is_for(self, models: Sequence[nn.Module], precision: Precision) -> bool:
         """Tells whether this verifier holds exactly ``models``, in this precision."""
@@ -235,6 +233,10 @@ class Verifier:
             features = [own.index_select(0, slots) for own in features]
         return DecoderOutput(logits, features, parts)
 
+    def window_slots(self, rows: int) -> int:
+        """Number of slots that each of ``rows`` sentences has in a window; 0: any number."""
+        return self.strict
+
     @property
     def reads_trees(self) -> bool:
         """Tells whether drafts may branch; else they are cut down to one path."""
@@ -274,6 +276,16 @@ class Verifier:
         """Tells whether a window is one call of the compiled library for each model; not before the first batch."""
         decoders = [vars(member).get("decoder") for member in self.members]
         return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
+
+    def rooms(self, end: int, longest: int) -> list[GraphMemory]:
+        """The memory of what is captured of the decoders, when all have room for ``end`` keys of a row, which will have
+        ``longest`` at most."""
+        found: list[GraphMemory] = []
+        for member in self.members:
+            member.decoder.reserve(end, longest)
+            if member.decoder.graphs is not None:
+                found.append(member.decoder.graphs)
+        return found
 
     def keep(self, kept: Kept) -> None:
         """Moves and drops keys and values."""

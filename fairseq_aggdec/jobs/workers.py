@@ -4,7 +4,6 @@ Workers need no numbers: claims say who does what. So torchrun, srun, an array o
 all alike, and what the environment says is only asked for the GPU.
 """
 
-import argparse
 import logging
 import os
 from collections.abc import Callable
@@ -12,23 +11,10 @@ from typing import Any
 
 import torch
 
-from fairseq_aggdec.after_fairseq import set_up_log
-from fairseq_aggdec.jobs.ranks import IGNORED, local_rank
+from fairseq_aggdec.data.ranks import IGNORED, local_rank
+from fairseq_aggdec.startup.after_fairseq import set_up_log
 
 logger = logging.getLogger(__name__)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of all commands that work on a job."""
-    size = "sentences (about) that a worker claims at a time, and loses when it is killed (default: 1000)"
-    add = parser.add_argument_group("workers").add_argument
-    add("--shard-size", type=positive, default=1000, metavar="N", help=size)
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
-    return int(text)
 
 
 def begin(cpu: bool) -> None:

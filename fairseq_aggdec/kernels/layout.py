@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -46,3 +47,33 @@ def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
     pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
     # The low half of a word comes first: the processors with these instructions are little-endian.
     return pairs.flip(3).permute(0, 2, 4, 1, 3)
+
+
+@dataclass(frozen=True)
+class ProductForm:
+    """Dtypes and shapes that the parts of a packed product must have, from the linear layers that it stands for.
+
+    Attributes:
+        kind: ``fp32``, ``int8`` or ``bf16``. bias: it has one.
+    """
+
+    kind: str
+    inputs: int
+    outputs: int
+    bias: bool
+
+    def parts(self, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Dtype and shape of each part that such a product has, by its name."""
+        int8, bf16 = self.kind == "int8", self.kind == "bf16"
+        dtype = torch.int8 if int8 else torch.float32
+        weight = torch.empty(self.outputs, self.inputs, dtype=dtype, device="meta")
+        laid_out = layout.laid_out(weight, int8, bf16)
+        found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+            "weight": (laid_out.dtype, tuple(laid_out.shape))
+        }
+        if self.bias:
+            found["bias"] = torch.float32, (self.outputs,)
+        if int8:
+            padded = (-(-self.outputs // PANEL) * PANEL,)
+            found |= {"scales": (torch.float32, padded), "sums": (torch.int32, padded)}
+        return found

@@ -42,12 +42,13 @@ STALE = f"{{}} was compiled from other sources than this version's and is not us
 NO_MEMORY = (
     "there is too little memory for this batch: take smaller ones (--batch-size, --max-tokens)"
 )
+MISFIT = -2  # what the library gives for arguments that do not fit, as threads.h has it
 # Functions that need memory, and say whether they had it.
 ALLOCATING = frozenset(
     f"aggdec_{name}"
     for name in (
-        *("average", "product", "best_tokens", "grow", "heads", "judge", "decode", "encode"),
-        "read_source",
+        *("average", "multiply", "tables", "grow", "heads", "decode", "encode"),
+        *("read_source", "check_product", "check_layers"),
     )
 )
 
@@ -58,7 +59,7 @@ SOURCES = Path(__file__).parent / "source"
 KINDS = {"int64_t": _int, "double": ctypes.c_double}
 POINTERS: dict[str, Any] = {"uint8_t": ctypes.c_char_p}
 OF_NUMBERS: dict[str, Any] = {
-    **{kind: ctypes.POINTER(_int) for kind in ("int64_t", "Pair", "Move")},
+    **{kind: ctypes.POINTER(_int) for kind in ("int64_t", "Change", "Pair", "Move")},
     "double": ctypes.POINTER(ctypes.c_double),
     "float": ctypes.POINTER(ctypes.c_float),
 }
@@ -101,7 +102,7 @@ ShapeStruct = structure("structs.h", "Shape", Norm=NormStruct)
 StepStruct = structure("structs.h", "Step")
 SourceStruct = structure("structs.h", "Source")
 AcceptanceStruct = structure("structs.h", "Acceptance")
-JudgementStruct = structure("structs.h", "Judgement", Acceptance=AcceptanceStruct)
+TableStruct = structure("structs.h", "TableCall")
 HeadsStruct = structure("structs.h", "Heads", Product=ProductStruct)
 ProposerStruct = structure("structs.h", "Proposer", Product=ProductStruct)
 SlotsStruct = structure("structs.h", "Slots")
@@ -172,8 +173,11 @@ def checked(result: int | None, function: Any, arguments: Any) -> int | None:
     """Checks what a function of the library gave, as ctypes hands it to an ``errcheck``.
 
     Raises:
-        MemoryError: it gave a negative number or no address.
+        ValueError: sizes of its arguments do not fit each other; nothing was read or written.
+        MemoryError: it gave another negative number or no address.
     """
+    if result == MISFIT:
+        raise ValueError(f"{function.__name__}: the sizes of its arguments do not fit each other")
     if result is None or result < 0:
         raise MemoryError(NO_MEMORY)
     return result
@@ -181,22 +185,20 @@ def checked(result: int | None, function: Any, arguments: Any) -> int | None:
 
 def _declare(library: Any) -> None:
     arguments = {
-        "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
+        "aggdec_check_product": (_pointer, *[_int] * 4),
+        "aggdec_check_layers": (_pointer, _pointer),
+        "aggdec_multiply": (_pointer, _pointer, _int, _pointer, _int, _int),
         "aggdec_activate": (_int, _pointer, _int, _int),
         "aggdec_average": (_pointer, *[_int] * 4),
         "aggdec_largest": (_pointer, _int, _int, _pointer),
-        "aggdec_best_tokens": (
-            *(_pointer, *[_int] * 3, _pointer, _int, _int, ctypes.c_double),
-            *(_pointer, _int, _pointer, _int),
-        ),
+        "aggdec_tables": (_pointer,),
         "aggdec_grow": (_pointer, _pointer),
         "aggdec_heads": (*[_pointer] * 3, _int, _int, _pointer, _int),
-        "aggdec_judge": (_pointer,),
         "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),
         "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
         "aggdec_decode": (_pointer, _pointer, _pointer, _pointer),
         "aggdec_encode": (_pointer,) * 3,
-        "aggdec_read_source": (_pointer, _pointer, _pointer, _int, _pointer, _int),
+        "aggdec_read_source": (*[_pointer] * 3, _int, _int, _pointer, _int, _int),
     }
     for name, types in arguments.items():
         function = getattr(library, name)
@@ -216,7 +218,7 @@ def kernels() -> Any:
     Raises:
         ValueError: the environment asks for what there is not.
     """
-    best, off = switches()
+    best, off, _ = switches()
     plain = None if CPU in off else _open("plain")
     if plain is None:
         return None
@@ -339,20 +341,16 @@ class Product:
 
     @classmethod
     def of_parts(
-        cls,
-        inputs: int,
-        outputs: int,
-        relu: bool,
-        bf16: bool,
-        weight: Tensor,
-        bias: Tensor | None,
-        scales: Tensor | None = None,
-        sums: Tensor | None = None,
+        cls, inputs: int, outputs: int, relu: bool, bf16: bool, **parts: Tensor | None
     ) -> "Product":
-        """A product whose parts are laid out for :func:`kernels` already, as another one has them."""
+        """A product whose parts are laid out for :func:`kernels` already, as another one has them.
+
+        Raises:
+            ValueError: a part has another number of bytes than such a product.
+        """
         self = cls.__new__(cls)
         self.inputs, self.outputs, self.library = inputs, outputs, kernels()
-        self.weight, self.bias, self.scales, self.sums = weight, bias, scales, sums
+        vars(self).update(parts)
         self._point(relu, bf16)
         return self
 
@@ -361,12 +359,14 @@ class Product:
         addresses = [None if part is None else part.data_ptr() for part in parts]
         self.struct = ProductStruct(self.inputs, self.outputs, *addresses, relu, bf16)
         self.address = ctypes.addressof(self.struct)
+        sizes = [0 if part is None else part.nbytes for part in parts]
+        self.library.aggdec_check_product(self.address, *sizes)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.float().contiguous()
-        rows = x.numel() // self.inputs
         y = x.new_empty(*x.shape[:-1], self.outputs)
-        self.library.aggdec_product(
-            self.address, x.data_ptr(), rows, y.data_ptr(), torch.get_num_threads()
+        self.library.aggdec_multiply(
+            *(self.address, x.data_ptr(), x.numel(), y.data_ptr(), y.numel()),
+            torch.get_num_threads(),
         )
         return y

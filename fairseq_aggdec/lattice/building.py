@@ -22,10 +22,10 @@ from tqdm import tqdm
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
 from fairseq_aggdec.lattice.alignment.word_alignment import read_links
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights, gather_words
-from fairseq_aggdec.lattice.counting import TOP, AlignedPairs, Counter
+from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
+from fairseq_aggdec.lattice.settings import HELD_OUT, TOP
 
-HELD_OUT = 500
 _HELD_SHARE = 20  # of small data, not more than one pair in so many is held out
 START = Weights(translation=0.4, position=0.6)
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
@@ -104,7 +104,7 @@ def build(
 def _aligned(pairs: BinarisedPairs, links: Path) -> Iterator[tuple[int, AlignedPairs]]:
     """The pairs with their links, checked, each chunk with the number of its first pair."""
     first, total = 0, math.ceil(len(pairs) / CHUNK)
-    chunks = tqdm(pairs.chunks(), desc="count", unit=" chunks", total=total)
+    chunks = tqdm(pairs.chunks(), desc="count", unit=" chunks", total=total, disable=None)
     for sides, found in zip_longest(chunks, read_links(links)):
         at, counts = found or (np.empty((0, 2), np.int32), np.empty(0, np.int64))
         expected = len(sides[0].lengths) if sides else 0

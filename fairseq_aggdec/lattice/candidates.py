@@ -30,9 +30,10 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_aggdec.lattice import tables
-from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
+from fairseq_aggdec.lattice.counting import NAMES
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import WINDOW, LengthModel, LengthWindow
+from fairseq_aggdec.lattice.settings import POSITIONS
 from fairseq_aggdec.lattice.tables import Table
 from fairseq_aggdec.windows.transfer import on_host, to_device
 

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 
 from fairseq_aggdec.lattice.alignment.corpus import Sentences
+from fairseq_aggdec.lattice.settings import POSITIONS, TOP
 from fairseq_aggdec.lattice.tables import Table
 
-POSITIONS = 2**12  # sentences are shorter than this
-TOP = 40  # the paper's candidates per (source token, offset)
 _PENDING = 2**25  # observations that are kept before they are counted
 NAMES = ("translation", "lexicon", "position", "offset")
 

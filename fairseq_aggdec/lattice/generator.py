@@ -15,6 +15,7 @@ from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
 from fairseq_aggdec.lattice.viterbi import BestPaths
 from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
 from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.search.engines import LATTICE
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.state import Batch
@@ -66,7 +67,7 @@ class LatticeGenerator(CachedGenerator):
 
     decoding = "lattice"
     refused = REFUSED
-    may_leave_to_stock = False  # stock fairseq cannot search a model of edges
+    asked_search = LATTICE
 
     def __init__(
         self,
@@ -91,7 +92,14 @@ class LatticeGenerator(CachedGenerator):
     def _build_verifier(self, models: list[Any], precision: Precision) -> EdgeScorer:
         return EdgeScorer(models, self.normalise, precision, self.temperature)
 
+    def _needs_whole_batches(self) -> bool:
+        return True  # there is no loop that could run without the host
+
     def _decode(self, batch: Batch) -> list[Searched]:
+        done: list[Searched] = self._engine(self._request()).decode(self, batch)
+        return done
+
+    def on_board(self, batch: Batch) -> list[Searched]:
         done = []
         for part in _cache_sized(batch.net_input):
             done.append(self._best(part, batch.start))

@@ -156,7 +156,9 @@ def _map(path: Path, kind: type) -> Tensor:
     # Copy on write: PyTorch has no read-only tensors, and nothing is written.
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (EOFError, ValueError) as error:
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged header makes NumPy raise nearly anything
         raise ValueError(f"{path} is damaged ({error}); make the tables anew") from error
     if array.dtype != kind or array.ndim != 1:
         raise ValueError(f"{path} is damaged (no list of {kind.__name__}); make the tables anew")

@@ -1,44 +1,38 @@
 """``--decoding beam``: what stock beam search gives, faster: it looks ahead along a text."""
 
-import logging
 from typing import Any
 
+from fairseq_aggdec.budget.price import parse_price
 from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.refusing import announce, beam_gap
-from fairseq_aggdec.options.stock_generator import generator_gap
+from fairseq_aggdec.methods.refusing import announce, other_searches
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.engines import of_stock_generator
 from fairseq_aggdec.search.errors import refusal
-from fairseq_aggdec.search.generator import UNK_BEHIND_END
-
-logger = logging.getLogger(__name__)
 
 
 def reads(settings: Settings) -> set[str]:
     """The options that have an effect, and --strict, which is refused."""
-    found = {"draft_from", "strict", "no_graphs", "low_memory"}
+    found = {"draft_from", "call_price", "strict", "no_graphs", "low_memory"}
     if settings.int8 != "drafts":
         found.add("int8")
     return found | (set() if settings.draft_from == "none" else {"draft_file"})
 
 
 def becomes(request: Request) -> str | None:
-    """``stock`` where the search cannot give what stock gives, which is logged; with ``--beam 1`` a method of the loop.
-
-    With ``--score-reference`` stock scores the references, and nothing is said of that.
-    """
+    """``stock`` where the search cannot give what stock gives; with ``--beam 1`` a method of the loop."""
     generator = request.stock()
-    gap = generator_gap(generator)
-    gap = gap or beam_gap(request.args, request.extra, generator.model.models, request.known)
-    if gap is None and generator.beam_size == request.option("beam", 5) == 1:  # a task may set it
-        if not (generator.match_source_len and generator.unk_penalty < 0):
-            return "greedy" if request.cfg.draft_from == "none" else "iad"
-        gap = UNK_BEHIND_END
+    greedy = (
+        getattr(generator, "beam_size", 0) == request.option("beam", 5) == 1
+    )  # a task may set it
+    asked = other_searches(request.args, request.extra)
+    gap = of_stock_generator(generator, asked, greedy, request.known)
     if gap is not None:
-        if not request.option("score_reference"):
-            logger.info("--decoding beam is left to stock fairseq: %s", gap)
+        request.leave(gap)
         return "stock"
+    if greedy:
+        return "greedy" if request.cfg.draft_from == "none" else "iad"
     return None
 
 
@@ -49,7 +43,8 @@ def build(request: Request) -> Any:
         raise ValueError(refusal("--strict", "beam", "give --beam 1"))
     announce(cfg, request.args)
     ahead = cfg.draft_from != "none"
-    extra = request.computing() | {"ahead": ahead}
+    parse_price(cfg.call_price)  # refused now, if it is none
+    extra = request.computing() | {"ahead": ahead, "call_price": cfg.call_price}
     if ahead and (drafter := copy_drafter(request)) is not None:
         extra["texts"] = drafter.texts_of
     return request.make(AlignedBeamGenerator if request.aligned else BeamGenerator, extra)

@@ -24,6 +24,7 @@ from fairseq_aggdec.methods.refusing import (
 from fairseq_aggdec.methods.reuse import ReusableGenerator
 from fairseq_aggdec.methods.table import build_generator
 from fairseq_aggdec.options.hypotheses import are_hypotheses
+from fairseq_aggdec.search.acceptance import trusting
 from fairseq_aggdec.search.errors import (
     BROKEN,
     NonFiniteError,
@@ -32,7 +33,7 @@ from fairseq_aggdec.search.errors import (
     explained,
 )
 from fairseq_aggdec.search.generator import CachedGenerator
-from fairseq_aggdec.search.greedy.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.stored.held_files import check_held
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ def build(
         alone: shares nothing with earlier generators but the verifier.
     """
     refuse_senseless(args)
-    with used(models) as sound:
-        return _build_packed(task, models, args, given, alone, sound)
+    with used(models) as count:
+        return _build_packed(task, models, args, given, alone, count.sound)
 
 
 def _build_packed(
@@ -85,6 +86,7 @@ def _build_packed(
     light = kind_of(settings.decoding).light
     training = task.learning or getattr(task.settings, "eval_bleu", False)
     prepare = not training and not (request.known and light)
+    task.asked_engines = []
     generator = build_generator(request, prepare)
     # The file of drafts may change.
     plain = light and settings.draft_from != "file" and not any(given.values())
@@ -123,14 +125,17 @@ def infer(
     NonFiniteError names it."""
     constraints = options.get("constraints", more[1] if len(more) > 1 else None)
     refuse_missing_constraints(generator, constraints)
+    mapped = [*models, getattr(getattr(generator, "drafter", None), "model", None)]
+    check_held(mapped)
     try:
         found = step(generator, models, sample, *more, **options)
+        check_held(mapped)  # what was written to meanwhile is no output
         if type(generator) is SequenceGenerator and are_hypotheses(found):  # ours have looked
             check_best(found)
         return found
     except (AssertionError, NonFiniteError) as error:
         paths, named = task.model_paths, models
-        if isinstance(generator, DraftAndVerifyGenerator) and not generator.verified:
+        if getattr(generator, "accept", None) is trusting:
             drafter: Any = generator.drafter
             paths, named = task.decoding_options.drafter_path, [drafter.model]
         if isinstance(error, AssertionError) and not any(map(broken_weight, models)):

@@ -32,7 +32,7 @@ def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
 
 def model_reads(settings: Settings) -> set[str]:
     """The options about drafts of a method whose model drafts."""
-    return {"draft_tokens", "draft_tree", "int8", "acceptance"}
+    return {"draft_tokens", "draft_tree", "int8", "acceptance", "call_price"}
 
 
 def reads(settings: Settings) -> set[str]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_aggdec.budget.price import parse_price
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import (
@@ -13,26 +14,29 @@ from fairseq_aggdec.methods.refusing import (
     refuse_unsupported,
     set_greedy_beam,
 )
+from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.greedy.generator import AlignedGenerator, DraftAndVerifyGenerator
 
 logger = logging.getLogger(__name__)
 
 
-def loop_generator(request: Request, kind: Any = DraftAndVerifyGenerator) -> Any:
-    """The generator of a method of the loop; ``kind`` is its class."""
+def loop_generator(request: Request, accept: Acceptance | None = None) -> Any:
+    """The generator of a method of the loop; ``accept``: None for that of ``--acceptance``."""
     cfg, rule = request.cfg, request.cfg.acceptance
     set_greedy_beam(request.args, cfg.decoding)
     announce(cfg, request.args)
-    if request.aligned:
-        kind = AlignedGenerator
+    kind = AlignedGenerator if request.aligned else DraftAndVerifyGenerator
     shortlist = None
     if cfg.shortlist:
         from fairseq_aggdec.methods.shared.candidates import build_shortlist
 
         shortlist = build_shortlist(cfg, request.task, request.args)
     drafter = request.task.build_drafter(request)
-    accept = acceptance_rule(rule, getattr(request.task, "first_number", None))
+    parse_price(cfg.call_price)  # refused now, if it is none
+    drafter.call_price = cfg.call_price
+    if accept is None:
+        accept = acceptance_rule(rule, getattr(request.task, "first_number", None))
     if not rule.lossless and not isinstance(drafter, EmptyDrafter):
         logger.info("--acceptance %s is not lossless: outputs may differ from --beam 1", rule)
     own = {"shortlist": shortlist, "drafter": drafter, "accept": accept}

@@ -19,7 +19,7 @@ def reads(settings: Settings) -> set[str]:
     kind = settings.draft_from
     if kind == "none":
         return {"draft_from"}
-    return {"draft_from", "draft_file", "draft_tokens", "acceptance", "iad_match"}
+    return {"draft_from", "draft_file", "draft_tokens", "acceptance", "iad_match", "call_price"}
 
 
 def copy_drafter(request: Request) -> CopyDrafter | None:

@@ -8,9 +8,10 @@ from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import OF_INTERLEAVED, Settings
-from fairseq_aggdec.methods.refusing import announce, beam_gap, refuse_own_generator
+from fairseq_aggdec.methods.refusing import announce, other_searches, refuse_own_generator
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.engines import of_models
 from fairseq_aggdec.search.errors import refuse
 from fairseq_aggdec.search.interleaved.generator import (
     FIRST,
@@ -37,7 +38,8 @@ def refuses(request: Request) -> None:
 def build(request: Request) -> InterleavedGenerator | BeamGenerator:
     """The generator; where Algorithm 1 is stock beam search, the one of ``--decoding beam``."""
     cfg, stock = request.cfg, _is_stock_search(request)
-    if not any(isinstance(model.decoder, InterleavedDecoder) for model in request.models):
+    several = any(isinstance(model.decoder, InterleavedDecoder) for model in request.models)
+    if not several and not request.quiet:
         logger.warning(
             "--decoding interleaved: the model of --path writes one word per step, so this is beam search: take a "
             "model of --arch interleaved_transformer, or --decoding beam"
@@ -84,7 +86,8 @@ def _is_stock_search(request: Request) -> bool:
         and not cfg.dedup
         and not request.option("match_source_len")
         and not request.option("retain_iter_history")
-        and beam_gap(request.args, {}, request.models) is None
+        and next(other_searches(request.args, {}), None) is None
+        and of_models(request.models) is None
     )
 
 

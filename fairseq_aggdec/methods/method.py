@@ -1,5 +1,6 @@
 """Method of ``--decoding``, and what its generator is built from."""
 
+import logging
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,10 @@ from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.engines import BEAM, EngineRequest, choose, line_of
 from fairseq_aggdec.search.errors import refusal
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -45,6 +49,21 @@ class Request:
 
     def __post_init__(self) -> None:
         self.asked = self.cfg.decoding
+
+    def leave(self, reason: str) -> None:
+        """Leaves the request to stock fairseq, which the log says once.
+
+        Raises:
+            ValueError: its output is not what the options ask for.
+        """
+        asked = EngineRequest(BEAM, only_stock=reason, precision=precision(self.cfg))
+        self.task.asked_engines = choose(asked)
+        self.say_left(line_of(self.task.asked_engines, asked))
+
+    def say_left(self, line: str) -> None:
+        """Logs once that stock fairseq serves the request."""
+        line = f"--decoding {self.asked} is {line}"
+        self.task.counters.say(logger, line, logging.WARNING)
 
     def option(self, name: str, default: Any = None) -> Any:
         """One of fairseq's generation options; ``default`` where it is missing."""

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.methods.gad import nar_drafter
 from fairseq_aggdec.methods.greedy import loop_generator, refuses
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
+from fairseq_aggdec.search.acceptance import trusting
 
 
 def reads(settings: Settings) -> set[str]:
@@ -28,7 +28,7 @@ def build(request: Request) -> Any:
     for option, given in verified.items():
         if given:
             raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
-    return loop_generator(request, DraftOnlyGenerator)
+    return loop_generator(request, trusting)
 
 
 METHOD = Method("nar", reads, build, refuses, drafter=lambda one: nar_drafter(one, one.cfg))

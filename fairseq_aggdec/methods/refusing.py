@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairseq.sequence_generator import SequenceGenerator
@@ -11,7 +11,6 @@ from fairseq.tasks import FairseqTask
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.int8 import int8_available
-from fairseq_aggdec.engine.plain.support import model_gap
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options.rule import Rule
 from fairseq_aggdec.methods.options.settings import Settings
@@ -97,25 +96,9 @@ def refuse_missing_constraints(generator: Any, constraints: Any) -> None:
         )
 
 
-def beam_gap(
-    args: Any, extra: Mapping[str, Any], models: Sequence[Any], known: bool = False
-) -> str | None:
-    """Reason why beam search over trees does not give what stock gives, or None.
-
-    Args:
-        known: the modules of the models were looked at; they are again before every batch.
-    """
-    for name in asked_for((*OTHER_SEARCHES, "tokens_to_suppress"), args, extra):
-        return spelling(name)
-    for model in models:
-        decoder = model.decoder
-        if not known and (gap := model_gap(model)):
-            return gap
-        if getattr(decoder, "geometry", Geometry()) != Geometry():
-            return "a model that writes several words per step"
-        if getattr(decoder, "attention_span", None) is not None:
-            return "local attention"
-    return None
+def other_searches(args: Any, extra: Mapping[str, Any]) -> Iterator[str]:
+    """The given options that ask for another search than stock beam search, as they are spelt."""
+    return map(spelling, asked_for((*OTHER_SEARCHES, "tokens_to_suppress"), args, extra))
 
 
 def refuse_slots(models: Sequence[Any], decoding: str) -> None:

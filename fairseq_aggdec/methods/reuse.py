@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from fairseq_aggdec.search.generator import CachedGenerator
 
 MOST = 4  # generators of one task
-LEARNED = ("budget", "device_loop")  # made with the first batch
 DRAFTING = ("drafter", "texts")
 
 
@@ -72,6 +71,5 @@ class ReusableGenerators:
             return
         self._records.remove(before)
         self._records.append(before)
-        own = vars(before.generator)
-        new.generator.__dict__.update(before.drafting, anew=anew)
-        new.generator.__dict__.update({name: own[name] for name in LEARNED if name in own})
+        memory = before.generator.memory
+        new.generator.__dict__.update(before.drafting, anew=anew, memory=memory)

@@ -8,6 +8,7 @@ from typing import Any
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.options.settings import Settings, spelling
+from fairseq_aggdec.search.engines import NOT_IN_STOCK
 from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,11 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
         FileNotFoundError, CheckpointError, ValueError: what does not fit, in one sentence.
     """
     asked = request.cfg.decoding
-    method = method_of("stock" if request.option("score_reference") else asked)
+    if scores := bool(request.option("score_reference")):
+        refuse_to_score(asked)
+        if asked != "stock":
+            request.say_left("left to stock fairseq: --score-reference")
+    method = method_of("stock" if scores else asked)
     while other := method.becomes(request):
         method = method_of(other)
     request.cfg = settings = replace(request.cfg, decoding=method.name)
@@ -47,6 +52,14 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
     if prepare and method.name != "stock":
         generator.prepare()
     return generator
+
+
+def refuse_to_score(decoding: str) -> None:
+    """Raises ``ValueError`` for ``--score-reference`` with a method that stock fairseq, which scores, has not."""
+    if (reason := NOT_IN_STOCK.get(decoding)) is not None:
+        raise ValueError(
+            refusal("--score-reference", decoding, f"stock fairseq scores references, and {reason}")
+        )
 
 
 def unused(settings: Settings, method: Method) -> list[str]:

@@ -23,7 +23,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.stored.loading import CheckpointError, load_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.models.base_checkpoint import check_fit, take_base
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads, HeadLayers
 from fairseq_aggdec.models.options import add_flags, fill_in, option
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
+from fairseq_aggdec.stored.loading import load_checkpoint
 
 # What is not the base's
 NEW = ("decoder.heads.", "decoder.head_layers.", "decoder.chain.")

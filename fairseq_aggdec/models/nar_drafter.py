@@ -64,7 +64,7 @@ class DrafterOptions(FairseqDataclass):
     published_form: bool = option(
         False,
         "as in the models that the authors published: positions are added before every layer, and a mask slot is the "
-        "source copy alone (needs --src-embedding-copy); decoding recomputes the prefix through plain layers",
+        "source copy alone (needs --src-embedding-copy)",
     )
     slot_chain: bool = option(
         False,
@@ -240,13 +240,6 @@ def nar_drafter_base(args: Namespace) -> None:
 def nar_drafter_big(args: Namespace) -> None:
     """The drafter of the paper's section 4.2.4: 6+6 layers, 1024/4096/16."""
     paper_architecture(args, 1024, 4096, 16)
-
-
-@register_model_architecture("nar_drafter", "nar_drafter_bart_base")
-def nar_drafter_bart_base(args: Namespace) -> None:
-    """The size of BART base, which the paper's summarisation uses: 6+6 layers, 768/3072/12."""
-    set_defaults(args, layernorm_embedding=True, share_all_embeddings=True)
-    paper_architecture(args, 768, 3072, 12)
 
 
 def paper_architecture(args: Namespace, width: int, hidden: int, heads: int) -> None:

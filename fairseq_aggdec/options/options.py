@@ -55,6 +55,7 @@ class Options:
         stripped: symbols that are left out when an output is printed, ``eos`` included.
         print_alignment: ``hard``, ``soft`` or None.
         retain_history: keep in the hypotheses what every iteration saw.
+        own_rules: generation rules from outside the package, see :class:`~fairseq_aggdec.search.rules.OwnRule`.
     """
 
     eos: int
@@ -74,6 +75,7 @@ class Options:
     stripped: frozenset[int]
     print_alignment: str | None
     retain_history: bool
+    own_rules: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, generator: Any) -> Options:
@@ -88,6 +90,7 @@ class Options:
             frozenset(generator.symbols_to_strip_from_output),
             own.get("print_alignment") or ALIGNMENTS.get(own.get("extract_alignment")),
             own.get("retain_history", False),
+            tuple(own.get("own_rules", ())),
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -154,7 +157,7 @@ class Options:
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 # Fields that are attributes of every ``SequenceGenerator``: the first ones.
-STOCK = tuple(field.name for field in fields(Options))[:-4]
+STOCK = tuple(field.name for field in fields(Options))[:-5]
 _stock_options = operator.attrgetter(*STOCK)
 # Each batch asks, and hardly ever something has changed.
 _options = functools.lru_cache(typed=True)(Options)

@@ -19,6 +19,7 @@ from fairseq.sequence_generator import (
 from torch import Tensor, nn
 
 from fairseq_aggdec.options.options import ALIGNMENTS
+from fairseq_aggdec.startup.known_fairseq import changed
 
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
 ENSEMBLES = EnsembleModel, EnsembleModelWithAlignment
@@ -32,6 +33,8 @@ ASKED_BY = {
 }
 # The limits of --match-source-len, as FairseqTask gives them.
 MATCHED = {"min_len_a": 1, "min_len_b": 0, "max_len_a": 1, "max_len_b": 0}
+# Whether stock takes the lengths of sources from the batch, where </s> counts; 0.12.2 counts tokens other than </s>.
+COUNTS_AS_GIVEN = "src_lengths" in SequenceGenerator._generate.__code__.co_consts
 _READ: tuple[type[nn.Module], ...] = (
     *(*GENERATORS, *ENSEMBLES, search.Search),
     *(search.BeamSearch, search.LengthConstrainedBeamSearch, NGramRepeatBlock),
@@ -47,7 +50,7 @@ _BEFORE = next(
         f"{cls.__name__} with another {name}()"
         for cls, known in zip(_READ, _KNOWN, strict=True)
         for name, method in known.items()
-        if callable(method) and method.__module__ != cls.__module__
+        if callable(method) and (method.__module__ != cls.__module__ or changed(cls, name))
     ),
     None,
 )
@@ -91,6 +94,8 @@ def _search_gap(generator: Any) -> str | None:
         matched = False
     else:
         return ASKED_BY.get(type(found), f"a search of type {type(found).__name__}")
+    if matched and not COUNTS_AS_GIVEN:
+        return "--match-source-len of a fairseq that counts source tokens without </s>"
     if bool(generator.match_source_len) != matched:
         return "--match-source-len in a task that does not search by it"
     return _altered(found)

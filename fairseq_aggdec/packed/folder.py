@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -17,99 +16,153 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import ABOUT, NEW_ENTRIES, CheckpointError, checked_model
 from fairseq_aggdec.kernels.layout import Layout
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.kernels.stored import PARTS, PackedProduct, Stored, attach, key_of
+from fairseq_aggdec.kernels.stored import Stored, attach, is_part
 from fairseq_aggdec.kernels.switches import INSTRUCTIONS
-from fairseq_aggdec.one_copy import take_tensors
+from fairseq_aggdec.packed.contents import COMPARED, OTHER, Contents
 from fairseq_aggdec.packed.files import (
     CHECKPOINT,
-    VERSION,
     WEIGHTS,
     digest,
     mapped,
+    parsed,
     read_tensors,
-    stamp,
-    write_tensors,
+    sound,
 )
+from fairseq_aggdec.stored.held_files import HeldFile, check_named, hold
+from fairseq_aggdec.stored.loading import (
+    ABOUT,
+    CheckpointError,
+    checked_model,
+    load_checkpoint,
+    maps,
+)
+from fairseq_aggdec.stored.one_copy import take_tensors
+from fairseq_aggdec.stored.options import shown
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("fp32", "int8", "bf16")
-# Beside the others: file -> its digest, and its stamp when it had that digest.
-COMPARED = "compared.json"
 # Nanoseconds without a change before a stamp is kept: of a younger file the clock could miss the next change.
 SETTLED = 3 * 10**9
-TEXT_FILES = (
-    "dict.*.txt",
-    "dict.txt",
-    "languages.txt",
-    "*.model",
-    "*.codes",
-    "codes",
-    "*.bpe",
-    "*.json",
-)
 
 
 @dataclass(frozen=True)
-class PackedFolder:
-    """A folder that was opened and found sound.
+class ModelFiles:
+    """The files of one model, opened together and held open: a checkpoint, or a folder of ``aggdec pack``.
 
     Attributes:
-        kind: of :data:`KINDS`.
-        stored: None where it was packed for other instructions or in an older layout: weights are packed anew.
+        checkpoint: its path.
+        held: the files by their names; none where there is no such file.
+        kind: of :data:`KINDS`; None for a checkpoint that is in no folder.
+        stored: packed weights; None where there are none, or the folder was packed for other instructions or in an
+            older layout: weights are packed anew.
     """
 
-    path: Path
-    kind: str
-    stored: Stored | None
+    checkpoint: str
+    held: Mapping[str, HeldFile]
+    kind: str | None = None
+    stored: Stored | None = None
 
     @property
-    def checkpoint(self) -> str:
-        return str(self.path / CHECKPOINT)
+    def folder(self) -> Path | None:
+        return None if self.kind is None else Path(self.checkpoint).parent
+
+    @property
+    def file(self) -> HeldFile | None:
+        return self.held.get(Path(self.checkpoint).name)
+
+    def load(self, overrides: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The state of the checkpoint; arguments and errors: :func:`~fairseq_aggdec.stored.loading.load_checkpoint`."""
+        return load_checkpoint(self.checkpoint, overrides, self.file)
+
+    def attach(self, model: nn.Module) -> None:
+        """Says to a model that was loaded from :meth:`load` what is packed for it, and keeps open what it is mapped
+        from."""
+        if self.stored is not None:
+            attach(model, self.stored)
+        if self.file is not None and (self.stored is not None or maps(self.file)):
+            hold(
+                model,
+                [
+                    self.held[name]
+                    for name in (Path(self.checkpoint).name, WEIGHTS)
+                    if name in self.held
+                ],
+            )
+
+    def check(self) -> None:
+        """Checks, after everything was loaded, that names led to the files that are held.
+
+        Raises:
+            CheckpointError: a file was replaced meanwhile.
+        """
+        check_named(self.held)
 
 
-def take_stored(checkpoint: str, model: nn.Module) -> None:
-    """Says to a model loaded from the checkpoint of a folder that its packed weights are there.
+def open_model(path: str | os.PathLike[str]) -> ModelFiles:
+    """Opens the files of a model: a checkpoint, or a folder, every byte of which is compared with what was written.
+
+    Raises:
+        CheckpointError: a file of a folder is damaged, cut or missing.
+    """
+    if is_folder(path):
+        return open_folder(path)
+    name = os.fspath(path)
+    held = {Path(name).name: HeldFile(name)} if os.path.isfile(name) else {}
+    return ModelFiles(name, held)
+
+
+# Folders that commands of fairseq are about to load by their names, by the paths of their checkpoints.
+_begun: dict[str, ModelFiles] = {}
+
+
+def begin(checkpoint: str) -> None:
+    """Opens the folder whose checkpoint this is, if it is one, before anything of it is read by its name.
 
     Raises:
         CheckpointError: the folder is damaged.
     """
-    if (stored := _stored_beside(checkpoint)) is not None:
-        attach(model, stored)
+    place = Path(checkpoint)
+    if checkpoint not in _begun and place.name == CHECKPOINT and is_folder(place.parent):
+        _begun[checkpoint] = open_folder(place.parent)
+
+
+def taken(checkpoint: str) -> ModelFiles:
+    """The files of a checkpoint that is about to be loaded: those of :func:`begin`, if it is in a folder.
+
+    Raises:
+        CheckpointError: the folder is damaged.
+    """
+    begin(checkpoint)
+    return _begun.pop(checkpoint, None) or open_model(checkpoint)
 
 
 def load_stored(checkpoint: str, model: nn.Module) -> None:
     """Has a model that fairseq is about to load from the checkpoint of a folder use what is mapped there.
 
-    fairseq reads the file into memory. Tensors that the mapped file has under the same name, with the same numbers,
-    take their place, and the packed weights stand for them.
+    fairseq reads the file into memory. Tensors that the mapped file has under the same name take their place, and the
+    packed weights stand for them.
 
     Raises:
-        CheckpointError: the folder is damaged.
+        CheckpointError: the folder is damaged, or was replaced since :func:`begin`.
     """
-    stored = _stored_beside(checkpoint)
-    if stored is None:
+    files = taken(checkpoint)
+    if files.folder is None:
         return
-    state = checked_model(checkpoint) or {}
+    state = checked_model(checkpoint, files.file) or {}
 
     def exchange(given: dict[str, Tensor]) -> None:
         for name, mine in state["model"].items():
             read = given.get(name)
-            if read is not None and read.dtype is mine.dtype and torch.equal(read, mine):
+            if read is None or read.dtype is not mine.dtype or read.shape != mine.shape:
+                continue
+            if torch.equal(read, mine):  # the model brings some into a form of its own
                 given[name] = mine
-        attach(model, stored)
+        files.check()
+        files.attach(model)
 
     take_tensors(model, exchange)
-
-
-def _stored_beside(checkpoint: str) -> Stored | None:
-    """The packed weights of the folder whose checkpoint this is."""
-    place = Path(checkpoint)
-    inside = place.name == CHECKPOINT and is_folder(place.parent)
-    return open_folder(place.parent).stored if inside else None
 
 
 def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:
@@ -130,9 +183,10 @@ def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:
         paths = (arguments[number + 1] if behind else value).split(os.pathsep)
         for place, path in enumerate(paths):
             if is_folder(path):
-                folder = open_folder(path)
-                paths[place] = folder.checkpoint
-                kinds.add(folder.kind)
+                files = open_folder(path)
+                paths[place] = files.checkpoint
+                _begun[files.checkpoint] = files
+                kinds.add(files.kind or "fp32")
         joined = os.pathsep.join(paths)
         found[number + behind] = joined if behind else f"--path={joined}"
     said = any(word.split("=")[0] in ("--int8", "--bf16", "--fp16") for word in arguments)
@@ -145,138 +199,115 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return Path(path, ABOUT).is_file()
 
 
-def open_folder(path: str | os.PathLike[str]) -> PackedFolder:
+def open_folder(path: str | os.PathLike[str]) -> ModelFiles:
     """Opens a folder, after every byte in it was compared with what was written.
 
-    Files that nobody has written to since they were compared are not read again; the file of stamps says so.
+    All files are opened from one handle of the folder before any is compared. Files that nobody has written to since
+    they were compared are not read again; the file of stamps says so.
 
     Raises:
         CheckpointError: a file is damaged, cut or missing.
     """
     folder = Path(path)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if about.pop("digest") != _of(about) or about["kind"] not in KINDS:
-            raise ValueError("its contents are not those that were written")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _damaged(folder / ABOUT, folder, error) from None
-    old = about["version"] != VERSION
-    known, found = _compared(folder), {}
-    for name, wanted in about["files"].items():
-        if old and name == WEIGHTS:
-            continue
-        try:
-            found[name] = [wanted, *stamp(folder / name)]  # before the file is read
-            if known.get(name) != found[name] and digest(folder / name) != wanted:
-                raise ValueError("its contents are not those that were written")
-        except (OSError, ValueError, RuntimeError) as error:
-            raise _damaged(folder / name, folder, error) from None
+        return _open(folder, handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _naming(path: Path, folder: Path) -> Iterator[None]:
+    """Names the file that an error within is about.
+
+    Raises:
+        CheckpointError: in place of what the system, PyTorch or a check says.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RuntimeError, MemoryError) as error:
+        raise _damaged(path, folder, error) from None
+
+
+def _open(folder: Path, handle: int) -> ModelFiles:
+    with _naming(folder / ABOUT, folder):
+        first = HeldFile(folder / ABOUT, handle)
+        about = Contents.of(_read(first))
+    held = {ABOUT: first}
+    for name in about.files:
+        with _naming(folder / name, folder):
+            held[name] = HeldFile(folder / name, handle)
+    known, found = _compared(folder, handle), {}
+    for name, wanted in about.files.items():
+        file = held[name]
+        found[name] = [wanted, *file.stamp]
+        file.compare = partial(_is, wanted)
+        with _naming(folder / name, folder):
+            sound(known.get(name) == found[name] or _is(wanted, file), OTHER)
     if known != found:
-        _keep(folder, found)
-    return PackedFolder(folder, about["kind"], None if old else _stored(folder, about))
+        _keep(handle, found)
+    stored = None
+    if about.layout is not None:
+        with _naming(folder / WEIGHTS, folder):
+            stored = _stored(folder, about, held[WEIGHTS])
+    return ModelFiles(str(folder / CHECKPOINT), held, about.kind, stored)
 
 
-def _compared(folder: Path) -> Mapping[str, Any]:
+def _is(wanted: str, file: HeldFile) -> bool:
+    """Tells whether a file has that digest."""
+    return digest(file) == wanted
+
+
+MOST_BYTES = 1 << 26  # of a file of JSON
+
+
+def _read(file: HeldFile) -> bytes:
+    sound(file.size <= MOST_BYTES, "it is too large")
+    return os.pread(file.handle, file.size, 0)
+
+
+def _compared(folder: Path, handle: int) -> Mapping[str, Any]:
     """Reads what :func:`_keep` wrote; nothing if there is no such file or it cannot be read."""
     try:
-        found = json.loads((folder / COMPARED).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return parsed(_read(HeldFile(folder / COMPARED, handle)))
+    except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
-def _keep(folder: Path, found: Mapping[str, Sequence[Any]]) -> None:
+def _keep(handle: int, found: Mapping[str, Sequence[Any]]) -> None:
     """Writes digests and stamps of files, if all have settled and the folder can be written to."""
     last = max(time for one in found.values() for time in one[-2:])
     if time_ns() - last < SETTLED:
         return
-    made = folder / f"{COMPARED}.{os.getpid()}"  # other processes may write it too
+    made = f"{COMPARED}.{os.getpid()}"  # other processes may write it too
+    text = json.dumps(found, indent=1) + "\n"
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with suppress(OSError):
-        made.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        made.replace(folder / COMPARED)
+        with open(os.open(made, how, 0o666, dir_fd=handle), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(made, COMPARED, src_dir_fd=handle, dst_dir_fd=handle)
 
 
-def _stored(folder: Path, about: Mapping[str, Any]) -> Stored | None:
+def _stored(folder: Path, about: Contents, file: HeldFile) -> Stored | None:
     library = kernels()
-    if library is None or about["layout"] != asdict(Layout.of(library)):
+    if library is None or about.layout != Layout.of(library):
         here = "none" if library is None else INSTRUCTIONS[library.aggdec_instructions()]
         logger.warning(
             "%s was packed for the kernels %s, and these are %s: its weights are packed anew, which takes time and "
             "memory; pack it on this machine",
-            *(folder, about["instructions"], here),
+            *(folder, shown(about.instructions), here),
         )
         return None
-    try:
-        tensors, _ = read_tensors(mapped(folder / WEIGHTS))
-    except (ValueError, LookupError, TypeError, RuntimeError) as error:  # the disk has lost bytes
-        raise _damaged(folder / WEIGHTS, folder, error) from None
-    return Stored(str(folder / CHECKPOINT), Layout(**about["layout"]), about["products"], tensors)
+    assert about.layout is not None
+    tensors = read_tensors(mapped(file))
+    sound(all(map(is_part, tensors)), "a tensor is no part of a product")
+    return Stored(str(folder / CHECKPOINT), about.layout, tensors)
 
 
 def _damaged(path: Path, folder: Path, error: BaseException) -> CheckpointError:
-    reason = str(error).split("\n")[0][:120] or type(error).__name__
+    reason = shown(str(error).split("\n")[0][:120] or type(error).__name__)
     return CheckpointError(
         f"{path} is damaged ({reason}): write {folder} again with `aggdec pack`."
     )
-
-
-def _of(about: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def write(
-    folder: Path,
-    kind: str,
-    model: nn.Module,
-    made: Sequence[PackedProduct],
-    state: Mapping[str, Any],
-    texts: Sequence[Path],
-) -> None:
-    """Writes a folder.
-
-    Args:
-        folder: a new one. kind: of :data:`KINDS`.
-        model, made: a model and what :func:`~fairseq_aggdec.kernels.stored.noted` gave while it was packed.
-        state: of its checkpoint.
-        texts: folders in which dictionaries and subword models stand.
-    """
-    library = kernels()
-    folder.mkdir(parents=True)
-    files = _copy_texts(folder, texts)
-    kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
-    torch.save(NEW_ENTRIES | kept | {"last_optimizer_state": None}, folder / CHECKPOINT)
-    names = {id(parameter): name for name, parameter in reversed([*model.named_parameters()])}
-    tensors: dict[str, Tensor] = {}
-    products: dict[str, dict[str, int]] = {}
-    for one in made:
-        if any(id(part.parameter) not in names for part in one.weights):
-            continue
-        own = [names[id(part.parameter)] + part.rows for part in one.weights]
-        key = key_of(one.kind, one.relu, own)
-        products[key] = {"inputs": one.product.inputs, "outputs": one.product.outputs}
-        for part in PARTS:
-            if (tensor := getattr(one.product, part)) is not None:
-                tensors[f"{key}/{part}"] = tensor
-    write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
-    about = {
-        "version": VERSION,
-        "kind": kind,
-        "instructions": INSTRUCTIONS[library.aggdec_instructions()],
-        "layout": asdict(Layout.of(library)),
-        "products": products,
-        "files": {name: digest(folder / name) for name in (*files, CHECKPOINT, WEIGHTS)},
-    }
-    text = json.dumps(about | {"digest": _of(about)}, indent=1)
-    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
-
-
-def _copy_texts(folder: Path, texts: Sequence[Path]) -> list[str]:
-    found: dict[str, Path] = {}
-    for place in texts:
-        for pattern in TEXT_FILES:
-            found |= {path.name: path for path in sorted(place.glob(pattern)) if path.is_file()}
-    for own in (ABOUT, COMPARED):
-        found.pop(own, None)
-    for name, path in found.items():
-        shutil.copyfile(path, folder / name)
-    return list(found)

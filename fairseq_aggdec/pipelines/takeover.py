@@ -131,7 +131,7 @@ def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
     is."""
     ours = names_of(TakenOver) - names_of(FairseqTask)
     if own := sorted(ours & {*names_of(task), *more}):
-        logger.info("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
+        logger.warning("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
     return bool(own)
 
 

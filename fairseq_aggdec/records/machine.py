@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 
 import torch
 
+from fairseq_aggdec.startup.known_fairseq import DISTRIBUTIONS
 from fairseq_aggdec.version import __version__
 
-PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "transformers")
+PACKAGES = ("torch", *DISTRIBUTIONS, "numpy", "ctranslate2", "transformers")
 
 
 def describe() -> dict[str, object]:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.stored.loading import CheckpointError
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 

@@ -47,6 +47,14 @@ def exact(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
     return choices == drafted
 
 
+def trusting(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+    """Accepts whatever is drafted (``--decoding nar``).
+
+    Nobody verifies: the drafter reads the windows, and what it chooses at every place is emitted, up to ``</s>``.
+    """
+    return drafted != NO_DRAFT
+
+
 @dataclass(frozen=True)
 class TopBeta:
     """Accepts a drafted token among the verifier's ``beta`` best that is at most ``tolerance`` nats behind the best.
@@ -112,6 +120,8 @@ def known(accept: Acceptance) -> dict[str, float] | None:
     least, own = split(accept)
     if own is exact:
         return {"least": least}
+    if own is trusting:
+        return {"trusts": True}
     if type(own) in (TopBeta, Distance):
         return {"least": least, **vars(own)}
     return None

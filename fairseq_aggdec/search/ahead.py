@@ -12,27 +12,23 @@ The output is that of the plain loop; tests compare the two.
 import functools
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.pace import Pace
-from fairseq_aggdec.engine.graphs.capture import Captured
-from fairseq_aggdec.engine.graphs.window_graphs import (
-    CAPTURED_AT,
-    GraphMemory,
-    grid_end,
-    grid_rows,
-)
-from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.engine.graphs.capture import CapturedSizes
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory, grid_end, grid_rows
+from fairseq_aggdec.kernels.gpu.logits import RuledTokens
 from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.state import remaining
 from fairseq_aggdec.windows.transfer import PendingCopy
+from fairseq_aggdec.windows.window import DecoderOutput, Window
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,38 @@ class Launched:
     positions: PendingCopy
 
 
+class DeviceReader(Protocol):
+    """Reads the windows of a batch on the device: a verifier, or a drafter that is trusted.
+
+    Attributes:
+        temperature: divides the logits.
+        captures: whole iterations of the batch can be captured.
+        head_input: width of the features that a drafter may read, and a weight with their device and dtype.
+    """
+
+    temperature: float
+
+    @property
+    def captures(self) -> bool: ...
+
+    @property
+    def head_input(self) -> tuple[int, Tensor]: ...
+
+    def rooms(self, end: int, longest: int) -> list[GraphMemory]:
+        """The memory that is captured beside that of a drafter, when there is room for ``end`` keys of a row."""
+
+    def read(
+        self, window: Window, in_fp32: bool = True, symbols: RuledTokens | None = None
+    ) -> DecoderOutput: ...
+
+    def keep_rows(self, rows: Sequence[int]) -> None: ...
+
+
 class AheadLoop(ABC):
     """Decodes batches, one after the other, in iterations that a subclass makes of the operators of a device.
 
     Args:
-        verifier: reads the windows.
+        reader: reads the windows.
 
     Attributes:
         longest: positions that a sentence of the batch may have.
@@ -56,19 +79,18 @@ class AheadLoop(ABC):
 
     longest: int
 
-    def __init__(self, verifier: Verifier):
-        self.verifier = verifier
+    def __init__(self, reader: DeviceReader):
+        self.reader = reader
         self.timing_valid = True  # nothing was captured since the host was told of an iteration
         self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
-        self.requests: Counter[tuple[object, ...]] = Counter()
+        self.graphs = CapturedSizes()
         self._drop()
 
     def _drop(self) -> None:
-        """Drops all captured graphs and their memory pool: PyTorch does not reuse an empty pool."""
-        self.captured: dict[tuple[object, ...], Captured] = {}
+        """Drops all captured graphs."""
+        self.graphs.forget()
         # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
         self.bound: dict[int, list[tuple[GraphMemory, int]]] = {}
-        self.pool: object = None
 
     @property
     @abstractmethod
@@ -128,42 +150,24 @@ class AheadLoop(ABC):
     def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
         """Launches an iteration of the given sentences, of which none has more than ``end`` positions."""
         shape = self._shape(len(sentences), size, end)
-        rooms, captures = self._rooms(shape.end), self.captures()
+        rooms, captures = self.reader.rooms(shape.end, self.longest), self.reader.captures
         if captures:  # sizes in steps
             shape = Shape(grid_rows(shape.rows), shape.width, grid_end(shape.end))
         rooms += self._made_ready(sentences, shape)
         step = functools.partial(self._step, shape)
-        key = *shape, self.verifier.temperature, *(room.sources for room in rooms)
-        self.requests[key] += 1
-        if not captures or self.requests[key] < CAPTURED_AT:
+        key = *shape, self.reader.temperature, *(room.sources for room in rooms)
+        if not captures:
             step()
             return
         bound = [(room, room.generation) for room in rooms]
         if self.bound.get(len(bound), bound) != bound:
             self._drop()
         self.bound[len(bound)] = bound
-        if key in self.captured:
-            self.captured[key].replay()
-        else:
+        if self.graphs.advance(key, step, self.flags.device):
             self.timing_valid = False
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.captured[key] = Captured(step, self.flags.device, self.pool)  # runs it once
-
-    def captures(self) -> bool:
-        """Tells whether whole iterations of the batch can be captured."""
-        return self.verifier.captures
 
     def _shape(self, rows: int, size: int, end: int) -> Shape:
         return Shape(rows, size + 1, end)
-
-    def _rooms(self, end: int) -> list[GraphMemory]:
-        """The memory of the verifier's decoders, when all have room for ``end`` keys."""
-        found: list[GraphMemory] = []
-        for member in self.verifier.members:
-            member.decoder.reserve(end, self.longest)
-            if member.decoder.graphs is not None:
-                found.append(member.decoder.graphs)
-        return found
 
     def _made_ready(self, sentences: Sequence[int], shape: Shape) -> Sequence[GraphMemory]:
         """Prepares an iteration of sentences on a grid; returns the memory of what drafts."""
@@ -181,4 +185,4 @@ class AheadLoop(ABC):
         return [sentences[row] for row in keep]
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        self.verifier.keep_rows(rows)
+        self.reader.keep_rows(rows)

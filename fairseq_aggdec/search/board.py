@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.search.rules import ForcedPrefix
 from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into
 
@@ -141,7 +142,7 @@ class Board:
 
     def forced(self, owners: Tensor, outputs: Tensor) -> Tensor:
         """(R, W) the prefix token at each output index (R, W), padding where there is none."""
-        return self.prefix.index_select(0, owners).gather(1, outputs.clamp(max=self.width))
+        return ForcedPrefix(self.width).forced(outputs, self.prefix.index_select(0, owners))
 
     def commit(
         self,

@@ -1,5 +1,6 @@
 """Counters of decoding: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
 
+import logging
 import math
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ class Counters:
             the tokens by which all hypotheses of a sentence grew.
         accepted_lengths: histogram, drafted tokens accepted in a round -> how many rounds.
         seconds: by part.
+        said: lines that the log has already.
         read: the clock, in seconds: that of the wall unless another is given.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
             for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
@@ -45,8 +47,15 @@ class Counters:
     emitted: Counter[int] = field(default_factory=Counter)
     accepted_lengths: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    said: set[str] = field(default_factory=set, compare=False, repr=False)
     read: Callable[[], float] = time.perf_counter
     wait: Callable[[], object] | None = None
+
+    def say(self, logger: logging.Logger, line: str, level: int = logging.INFO) -> None:
+        """Logs a line, once for all that is counted here."""
+        if line not in self.said:
+            self.said.add(line)
+            logger.log(level, "%s", line)
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from fairseq_aggdec.budget.price import USUAL_PRICE
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -40,11 +41,13 @@ class Drafter:
     Attributes:
         starts_beside: :meth:`start` reads the sample only and launches work of its own. On a GPU it then runs beside
             the verifier's encoder.
+        call_price: what calls cost, as ``--call-price`` takes it.
         encoder_seconds: time that the drafter spent on reading sources, summed over batches.
         wait: called when the drafter has read sources, so that its time can be told; None: nothing waits.
     """
 
     starts_beside = False
+    call_price = USUAL_PRICE
     encoder_seconds = 0.0
     wait: Callable[[], object] | None = None
 
@@ -127,6 +130,10 @@ class DeviceDrafter(Drafter):
             shape: of the window that the verifier will read: R, W and the keys of a row.
         """
         return owners.new_empty(len(owners), 0)
+
+    def logits_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        """Logits (R, W - 1, V) of the tokens of :meth:`block`, with its arguments, where the drafter is trusted."""
+        raise NotImplementedError(f"{type(self).__name__} is verified")
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
         """Learns from a batch that the device has decoded alone: what :meth:`observe` is for the host."""

@@ -1,38 +1,55 @@
 """Decides which engine decodes a batch, and why not another: the only place that decides it.
 
 Each engine says in one sentence why it cannot decode what is asked for. The first one without such a gap decodes;
-``aggdec doctor`` prints the list for a model and a method. An engine that learns to decode more loses a line of its
-``gaps`` here.
+``aggdec doctor`` prints the list for a model and every method. An engine that learns to decode more loses a line of its
+``gaps`` here. Stock fairseq is the last one. It has gaps too: it decodes only where its output is that of the method,
+and otherwise the batch is refused with all reasons.
 """
 
 import functools
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.engine.member import LeftToStock
+from fairseq_aggdec.engine.plain.support import model_gap
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.options.stock_generator import generator_gap, search_gap
 from fairseq_aggdec.search.acceptance import exact, known
-from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, EmptyDrafter
+from fairseq_aggdec.search.rules import OwnRule
 from fairseq_aggdec.search.state import DecodeState
 
-GREEDY, BEAM, DRAFT_ONLY, INTERLEAVED = "greedy", "beam", "draft-only", "interleaved"
+GREEDY, BEAM, DRAFT_ONLY = "greedy", "beam", "nar"
+INTERLEAVED, LATTICE = "interleaved", "lattice"
+# Searches, named as their method is, whose output stock fairseq never gives -> why not.
+NOT_IN_STOCK = {
+    DRAFT_ONLY: "it has the model of --path only, and the output is to be the drafter's",
+    INTERLEAVED: "it writes one word per step",
+    LATTICE: "it cannot search a lattice",
+}
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """Request to the engines: a batch that the models have encoded.
+    """Request to the engines: a batch that the models have encoded, or (``only_stock``) one that they cannot.
 
     Attributes:
         search: ``GREEDY``, ``BEAM``, ...
-        only_stock: why only stock fairseq can decode it; None: others can.
+        only_stock: why none of our engines can decode it; None: they are asked.
         reader: reads the windows: a verifier, or the drafter where nobody verifies it.
         accept: which drafted tokens are accepted. drafter: has been started. state: of the batch.
         watched: who looks at every iteration, as a sentence; None: nobody.
         timed: the parts of an iteration are timed apart, on a GPU by waiting for it.
         restricted: a shortlist restricts the vocabulary.
+        precision: how the models compute.
+        rules: generation rules from outside the package.
     """
 
     search: str
@@ -44,6 +61,8 @@ class EngineRequest:
     watched: str | None = None
     timed: bool = False
     restricted: bool = False
+    precision: Precision = EXACT
+    rules: Sequence[OwnRule] = ()
 
     @functools.cached_property
     def size_on_device(self) -> int | None:
@@ -53,30 +72,59 @@ class EngineRequest:
 
 
 class SearchEngine:
-    """An engine. ``name`` is for the log, ``where`` says what it is."""
+    """An engine.
+
+    Attributes:
+        name: for programs. title: for users.
+    """
 
     name: str
-    where: str
+    title: str
 
     def gap(self, request: EngineRequest) -> str | None:
         """Why this engine cannot decode a request; None where it can."""
-        return request.only_stock or next(self.gaps(request), None)
+        return request.only_stock or _unruled(request) or next(self.gaps(request), None)
 
     def gaps(self, request: EngineRequest) -> Iterator[str]:
         """The reasons, of which the first counts: each may be asked for only where those before it do not hold."""
         raise NotImplementedError
 
+    def says(self, request: EngineRequest) -> str:
+        """The line of the log for a request that this engine decodes."""
+        return f"decoding by {self.title}"
+
+    def decode(self, generator: Any, *batch: Any) -> Any:
+        """Decodes a batch by the search of a generator, which has a method for each engine of ours."""
+        raise NotImplementedError
+
+
+NO_LIBRARY = "there is no compiled library"
+NO_GPU = "no GPU decodes this batch"
+
 
 class BoardEngine(SearchEngine):
     """The state of a batch in tensors on the device; on a GPU an iteration is a captured graph."""
 
-    name, where = "board", "on a GPU without the host; on a CPU where there is no compiled library"
+    name, title = "board", "PyTorch alone"
+
+    def says(self, request: EngineRequest) -> str:
+        if getattr(request.reader, "captures", False):
+            return "decoding by the GPU alone: iterations are captured graphs"
+        return "decoding by PyTorch's operators, step by step"
+
+    def decode(self, generator: Any, *batch: Any) -> Any:
+        return generator.on_board(*batch)
 
     def gaps(self, request: EngineRequest) -> Iterator[str]:
+        for rule in request.rules:
+            if not rule.in_tensors:
+                return iter([f"the generation rule {type(rule).__name__} has no on_device"])
         if request.search == BEAM:
             return self._of_beam(request)
         if request.search == INTERLEAVED:
             return self._of_interleaved(request)
+        if request.search == LATTICE:
+            return iter(())
         return self._of_greedy(request)
 
     def _of_interleaved(self, request: EngineRequest) -> Iterator[str]:
@@ -87,7 +135,7 @@ class BoardEngine(SearchEngine):
         if kernels() is None:
             return
         if not request.reader.captures:
-            yield "no GPU with graphs of this batch"
+            yield NO_GPU
         if not request.reader.reads_trees:
             yield "decoders that read no trees"
         yield from _of_every_iteration(request)
@@ -100,42 +148,122 @@ class BoardEngine(SearchEngine):
         if not isinstance(drafter, DeviceDrafter):
             yield f"a {type(drafter).__name__} drafts on the host"
         if not (reader.captures or reader.launches):
-            yield "no GPU with graphs or kernels for this batch"
+            yield NO_GPU
         if request.size_on_device is None:
             yield f"the {type(drafter).__name__} drafts this batch on the host"
 
 
 class LibraryEngine(SearchEngine):
-    """The compiled library: the batch is one call, or PyTorch reads its windows (:func:`read_by_windows`)."""
+    """The compiled library alone: the batch is one call."""
 
-    name, where = "library", "the compiled library, in one call on a CPU, else window by window"
+    name, title = "library", "compiled CPU kernels, a batch in one call"
 
     def gaps(self, request: EngineRequest) -> Iterator[str]:
         if kernels() is None:
-            yield "there is no compiled library"
+            yield NO_LIBRARY
+        if (gap := read_by_windows(request)) is not None:
+            yield gap
+
+    def decode(self, generator: Any, *batch: Any) -> Any:
+        return generator.in_library(*batch)
+
+
+class WindowsEngine(SearchEngine):
+    """The search of the compiled library, whose windows PyTorch reads."""
+
+    name, title = "windows", "the compiled search, with PyTorch's operators for each window"
+
+    def gaps(self, request: EngineRequest) -> Iterator[str]:
+        if kernels() is None:
+            yield NO_LIBRARY
+
+    def decode(self, generator: Any, *batch: Any) -> Any:
+        return generator.by_windows(*batch)
 
 
 class StockEngine(SearchEngine):
-    """``SequenceGenerator`` of fairseq."""
+    """``SequenceGenerator`` of fairseq, where its output is that of the method."""
 
-    name, where = "stock", "stock fairseq"
+    name, title = "stock", "stock fairseq"
 
-    def gap(self, request: EngineRequest) -> None:
-        """Stock decodes what nobody else does."""
+    def gap(self, request: EngineRequest) -> str | None:
+        return next(self.gaps(request), None)
+
+    def gaps(self, request: EngineRequest) -> Iterator[str]:
+        if request.search in NOT_IN_STOCK:
+            yield NOT_IN_STOCK[request.search]
+        if request.accept is not exact and not isinstance(request.drafter, EmptyDrafter):
+            yield "it accepts no drafts, and --acceptance decides about the output"
+        if request.restricted:
+            yield "it has no --shortlist"
+        for rule in request.rules:
+            yield f"it does not have the generation rule {type(rule).__name__}"
+        if request.precision.int8:
+            yield "it has no --int8"
+        if request.precision.strict:
+            yield "it has no --strict"
+
+    def decode(self, generator: Any, *batch: Any) -> Any:
+        raise LeftToStock(None)
 
 
-ENGINES: tuple[SearchEngine, ...] = BoardEngine(), LibraryEngine(), StockEngine()
+STOCK = StockEngine()
+ENGINES: tuple[SearchEngine, ...] = BoardEngine(), LibraryEngine(), WindowsEngine(), STOCK
 
 
-def gaps_of(request: EngineRequest) -> list[tuple[SearchEngine, str | None]]:
-    """The engines that were asked, in order, each with its gap; the last has none and decodes."""
-    asked = []
+Asked = list[
+    tuple[SearchEngine, str | None]
+]  # engines that were asked, in order, each with its gap
+
+
+def gaps_of(request: EngineRequest) -> Asked:
+    """The engines that are asked; the last has no gap and decodes, unless even stock fairseq has one."""
+    asked: Asked = []
     for engine in ENGINES:
-        gap = engine.gap(request)
-        asked.append((engine, gap))
-        if gap is None:
-            return asked
-    raise AssertionError("stock decodes everything")
+        asked.append((engine, engine.gap(request)))
+        if asked[-1][1] is None:
+            break
+    return asked
+
+
+def choose(request: EngineRequest) -> Asked:
+    """The engines that are asked, of which the last decodes.
+
+    Raises:
+        ValueError: nobody decodes the request.
+    """
+    asked = gaps_of(request)
+    if (gap := asked[-1][1]) is not None:
+        raise ValueError(
+            f"no engine can decode this: {_gaps(asked[:-1])}; nor can stock fairseq: {gap}"
+        )
+    return asked
+
+
+def _gaps(asked: Asked) -> str:
+    """The reasons, each once."""
+    return "; ".join(dict.fromkeys(str(gap) for _, gap in asked))
+
+
+def line_of(asked: Asked, request: EngineRequest) -> str:
+    """The line of the log about who decodes, and why not another."""
+    *others, (engine, _) = asked
+    if engine is STOCK:
+        return f"left to stock fairseq: {_gaps(others)}"
+    reasons = "".join(f"; not {other.title}: {gap}" for other, gap in others)
+    return engine.says(request) + reasons
+
+
+def level_of(asked: Asked) -> int:
+    """The level of that line in the log: tools, and Python by default, show warnings only."""
+    return logging.WARNING if asked[-1][0] is STOCK else logging.INFO
+
+
+def _unruled(request: EngineRequest) -> str | None:
+    """Why none of our engines can apply the rules from outside the package."""
+    if not request.rules or request.search in (GREEDY, BEAM):
+        return None
+    return f"--decoding {request.search} takes no generation rule of one's own"
 
 
 def _of_every_iteration(request: EngineRequest) -> Iterator[str]:
@@ -152,8 +280,14 @@ def read_by_windows(request: EngineRequest) -> str | None:
 
 def _unread_by_library(request: EngineRequest) -> Iterator[str]:
     verifier = request.reader
+    if request.search == DRAFT_ONLY:
+        if verifier.in_library(request.state) is None:
+            yield "a drafter that the library does not have"
+        return
     if type(verifier) is not Verifier:
         yield "no verifier of this package"
+    if request.rules:
+        yield "a generation rule in Python"
     if verifier.grid is not None:
         yield "--strict"
     for member in verifier.members:
@@ -175,21 +309,62 @@ def _not_compiled(decoder: Any) -> Iterator[str]:
         yield "embeddings or a vocabulary that the library does not have"
 
 
-def only_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> str | None:
+def of_call(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> str | None:
     """Why only stock fairseq decodes a call of ``_generate``: by its sources, by what was put onto the generator since
     it was built, or by an argument that only stock reads. Models may add to that when they have encoded the batch
     (:class:`~fairseq_aggdec.engine.member.LeftToStock`)."""
     if sample["net_input"].get("src_tokens") is None:
         return "sources that are no src_tokens"
-    if not generator.may_leave_to_stock:
-        return None
-    gap: str | None = generator.gap()
-    return gap or _of_call(generator.pad, *args, **kwargs)
+    return of_generator(generator) or _of_arguments(generator.pad, *args, **kwargs)
 
 
-def _of_call(
+def _of_arguments(
     pad: int, prefix_tokens: Any = None, constraints: Any = None, bos_token: Any = None
 ) -> str | None:
     if isinstance(bos_token, Tensor) and bos_token.numel() > 1:
         return "a bos_token for each hypothesis"
     return "a bos_token that is padding" if bos_token == pad else None
+
+
+def of_generator(generator: Any) -> str | None:
+    """Why only stock fairseq can decode with a generator of ours: what was changed on it since it was built."""
+    if generator.asked_search in NOT_IN_STOCK:
+        return None
+    if gap := search_gap(generator):
+        return gap
+    return _of_greedy_search(generator) if generator.asked_search == GREEDY else None
+
+
+def _of_greedy_search(generator: Any) -> str | None:
+    if generator.beam_size > 1:
+        return f"a beam of {generator.beam_size}"
+    # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
+    unknown = generator.match_source_len and generator.unk_penalty < 0
+    return "--unkpen below 0 with --match-source-len" if unknown else None
+
+
+def of_stock_generator(
+    generator: Any, asked: Iterator[str], greedy: bool, known: bool = False
+) -> str | None:
+    """Why only stock fairseq can do what the generator does that a task has built.
+
+    Args:
+        asked: options that ask for another search than stock beam search.
+        greedy: the search would be a greedy one.
+        known: the modules of its models were looked at; they are again before every batch.
+    """
+    gap = generator_gap(generator) or next(asked, None) or of_models(generator.model.models, known)
+    return gap or (_of_greedy_search(generator) if greedy else None)
+
+
+def of_models(models: Sequence[Any], known: bool = False) -> str | None:
+    """Why beam search over trees cannot decode with models as stock fairseq does; ``known`` as above."""
+    for model in models:
+        decoder = model.decoder
+        if not known and (gap := model_gap(model)):
+            return gap
+        if getattr(decoder, "geometry", Geometry()) != Geometry():
+            return "a model that writes several words per step"
+        if getattr(decoder, "attention_span", None) is not None:
+            return "local attention"
+    return None

@@ -6,6 +6,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,21 +16,44 @@ from torch import Tensor
 from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.gpu.operators import try_again
 from fairseq_aggdec.options.hypotheses import Hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.options.stock_generator import search_gap
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.engines import EngineRequest, SearchEngine, gaps_of
-from fairseq_aggdec.search.errors import check_tokens, refusal
+from fairseq_aggdec.search.engines import (
+    BEAM,
+    NOT_IN_STOCK,
+    Asked,
+    EngineRequest,
+    SearchEngine,
+    choose,
+    level_of,
+    line_of,
+)
+from fairseq_aggdec.search.errors import NonFiniteError, check_tokens, refusal
 from fairseq_aggdec.search.guards import OneThread, exclusive, one_thread, or_stock
+from fairseq_aggdec.search.parts import parts, rows_that_fit
+from fairseq_aggdec.search.rules import OwnRule
 from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.transfer import Watch, begin
 
 logger = logging.getLogger(__name__)
 
-# Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
-UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
+
+@dataclass
+class Memory:
+    """State that a generator keeps from batch to batch. It is shared by its views, each with the options of a call.
+
+    Attributes:
+        device_loop: the search on a device, with the state of its last batch.
+        budgets: what beam search has learned about prefixes ahead, by the texts that it drafts from.
+    """
+
+    device_loop: Any = None
+    budgets: dict[Any, Any] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State that a copy takes over: not the state of batches on a device, which belongs to this verifier."""
+        return vars(self) | {"device_loop": None}
 
 
 class CachedGenerator(SequenceGenerator):
@@ -48,18 +72,20 @@ class CachedGenerator(SequenceGenerator):
 
     Attributes:
         decoding: the method, for messages.
+        own_rules: generation rules from outside the package; put another tuple there to change them.
         refused: options of a call that the search cannot honour, with the reason.
-        may_leave_to_stock: stock fairseq decodes what the verifier cannot.
-        options: of the batch that is decoded.
+        asked_search: what the engines are asked for (:mod:`~fairseq_aggdec.search.engines`).
+        options: of the batch that is decoded. memory: what is kept from batch to batch.
         engines: those that were asked for the last batch, each with its gap; the last one has none and has decoded it.
         anew: builds another generator like this one, which was copied and shares what it has learned; None: a
             generator of its own.
     """
 
     anew: Callable[[], Any] | None = None
+    own_rules: Sequence[OwnRule] = ()
     decoding = "beam"
     refused: Mapping[str, str] = {"constraints": "it needs --decoding stock"}
-    may_leave_to_stock = True
+    asked_search = BEAM
 
     def __init__(
         self,
@@ -79,15 +105,11 @@ class CachedGenerator(SequenceGenerator):
         self.options = Options.of(self)
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
         self.precision = precision
-        self.engines: list[tuple[SearchEngine, str | None]] = []
-        self.announced: set[str] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """State that a copy takes over: not the state of batches on a device, which belongs to this verifier."""
-        return {name: None if name == "device_loop" else own for name, own in vars(self).items()}
+        self.memory = Memory()
+        self.engines: Asked = []
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
-        return Verifier(models, precision, self.temperature, self.may_leave_to_stock)
+        return Verifier(models, precision, self.temperature, self.asked_search not in NOT_IN_STOCK)
 
     @exclusive
     def prepare(self) -> None:
@@ -107,6 +129,7 @@ class CachedGenerator(SequenceGenerator):
         self._release()
 
     def _release(self) -> None:
+        self.memory.device_loop = None
         for member in self.verifier.members:
             member.release()
 
@@ -114,10 +137,6 @@ class CachedGenerator(SequenceGenerator):
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.repack()
-
-    def gap(self) -> str | None:
-        """Why stock fairseq has to decode: what was changed on this generator since it was built; else None."""
-        return search_gap(self)
 
     def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
         """Generates as stock does, without its ``torch.no_grad``: :meth:`_generate` switches gradients off itself."""
@@ -150,22 +169,58 @@ class CachedGenerator(SequenceGenerator):
         try:
             with self._conditions(source.device):
                 batch = self._batch(sample, source, prefix_tokens, bos_token)
-                with torch._C._InferenceMode(True):  # what torch.inference_mode() enters
-                    done = self._decode(batch)
-                found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
+                found = list[list[Hypothesis]]()
+                for first, part in parts(batch, self._most_rows(batch)):
+                    found += self._decode_part(part, first)
         finally:
             lock.give_back()
         if source.device.type != "cpu":
             send_hypotheses(found, source.device)
         return found
 
+    def _decode_part(self, part: Batch, first: int) -> list[list[Hypothesis]]:
+        """The hypotheses of some sentences of a batch; ``first``: the place of their first."""
+        if part.source.device.type == "cuda":
+            begin([part.source, *self._reads(part.sample)], list(self._watches()))
+        try:
+            with torch._C._InferenceMode(True):  # what torch.inference_mode() enters
+                done = self._decode(part)
+            return self._hypotheses(done)  # outside: what fairseq gets it changes in place
+        except NonFiniteError as error:
+            if first and error.row is not None:
+                raise NonFiniteError(error.row + first) from error
+            raise
+
+    def _most_rows(self, batch: Batch) -> int:
+        """Number of sentences that are decoded at a time: on a GPU those that its loop takes without the host."""
+        rows, device = len(batch.source), batch.source.device
+        if device.type != "cuda" or self.precision.strict or self._needs_whole_batches():
+            return rows
+        keys = self._keys_of(self._limits(batch).longest + 1)
+        return rows_that_fit(rows, device, self._cached_decoders(), keys, batch.source.size(1))
+
+    def _needs_whole_batches(self) -> bool:
+        """Tells whether the output of a sentence depends on its batch, or somebody looks on.
+
+        With ``--match-source-len`` the longest source of a batch ends all outputs, as in stock.
+        """
+        return bool(self.match_source_len)
+
+    def _cached_decoders(self) -> list[Any]:
+        """The decoders that keep keys and values of every sentence."""
+        for member in self.verifier.members:
+            if "decoder" not in vars(member):  # the first batch
+                member.refresh()
+        return [vars(member).get("decoder") for member in self.verifier.members]
+
+    def _keys_of(self, positions: int) -> int:
+        """Keys of a sentence whose outputs have that many positions."""
+        return positions
+
     def _batch(
         self, sample: dict[str, Any], source: Tensor, prefix: Tensor | None, start: int | None
     ) -> Batch:
         """A batch as the host knows it; arguments as of :meth:`_generate`."""
-        if source.device.type == "cuda":
-            try_again()
-            begin([source, *self._reads(sample)], list(self._watches()))
         rows = source.size(0)
         prefixes = [()] * rows if prefix is None else prefix.tolist()
         if len(prefixes) != rows:
@@ -198,12 +253,11 @@ class CachedGenerator(SequenceGenerator):
         return lock
 
     def _unshare(self) -> None:
-        """Replaces what this copy shares with the original generator (drafter, draft statistics) by its own."""
+        """Replaces what this generator shares with an earlier one by its own."""
         if self.anew is not None:
-            learned = ("budget", "device_loop", "drafter", "texts")
             other = vars(self.anew())
-            self.__dict__.update({name: other[name] for name in learned if name in other})
-            self.anew = None
+            shared = {name: other[name] for name in ("memory", "drafter", "texts") if name in other}
+            self.__dict__.update(shared, anew=None)
 
     def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
         """Tensors of a batch that the host reads, beside its source."""
@@ -213,17 +267,31 @@ class CachedGenerator(SequenceGenerator):
         """Objects that have to know before a batch whether weights have changed."""
         yield from self.verifier.watches
 
-    def _engine(self, request: EngineRequest) -> str:
-        """The name of the engine that decodes a request; each is logged once."""
-        self.engines = gaps_of(request)
-        engine, _ = self.engines[-1]
-        if engine.name not in self.announced:
-            self.announced.add(engine.name)
-            others = "; ".join(f"not {other.name}: {gap}" for other, gap in self.engines[:-1])
-            logger.info(
-                "decoding by %s (%s)%s", engine.name, engine.where, others and f"; {others}"
-            )
-        return engine.name
+    def _engine(self, request: EngineRequest) -> SearchEngine:
+        """The engine that decodes a request; the log says once who that is, and why.
+
+        Raises:
+            ValueError: nobody decodes it.
+        """
+        self.engines = choose(request)
+        self.counters.say(logger, line_of(self.engines, request), level_of(self.engines))
+        return self.engines[-1][0]
+
+    def _request(self, *batch: Any, only_stock: str | None = None) -> EngineRequest:
+        """Request to the engines about a batch."""
+        return EngineRequest(
+            *(self.asked_search, self.verifier, only_stock),
+            precision=self.precision,
+            rules=tuple(self.own_rules),
+        )
+
+    def leave(self, reason: str) -> None:
+        """Leaves a batch to stock fairseq.
+
+        Raises:
+            ValueError: its output is not that of the method.
+        """
+        self._engine(self._request(only_stock=reason))
 
     def _limits(self, batch: Batch) -> Limits:
         return self.options.limits(batch.net_input, self.model.models)

@@ -1,7 +1,6 @@
 """Guards of a generator's ``_generate``: one thread at a time, and stock's search where a model needs it."""
 
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -13,11 +12,9 @@ from torch import Tensor
 from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.options.stock_generator import blocks_as_stock
 from fairseq_aggdec.options.stopping import stock_stoppable
-from fairseq_aggdec.search.engines import only_stock
+from fairseq_aggdec.search.engines import of_call
 from fairseq_aggdec.search.errors import check_best
 from fairseq_aggdec.search.rules import repeats_on_device
-
-logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,21 +27,26 @@ def or_stock(generate: Generate) -> Generate:
 
     @functools.wraps(generate)
     def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if (gap := only_stock(self, sample, *args, **kwargs)) is not None:
-            logger.info("left to stock fairseq: %s", gap)
-            return _as_stock(self, sample, *args, **kwargs)
-        source = sample["net_input"]["src_tokens"]
-        if not source.numel():
-            shape = tuple(source.shape)
-            raise ValueError(
-                f"src_tokens of shape {shape}: a batch needs a sentence, and a sentence a token"
-            )
-        try:
-            return generate(self, sample, *args, **kwargs)
-        except LeftToStock:  # the reason was logged
-            return _as_stock(self, sample, *args, **kwargs)
+        gap = of_call(self, sample, *args, **kwargs)
+        if gap is None:
+            _check_sources(sample["net_input"]["src_tokens"])
+            try:
+                return generate(self, sample, *args, **kwargs)
+            except LeftToStock as left:
+                gap = left.reason
+        if gap is not None:
+            self.leave(gap)
+        return _as_stock(self, sample, *args, **kwargs)
 
     return found
+
+
+def _check_sources(source: Tensor) -> None:
+    if not source.numel():
+        shape = tuple(source.shape)
+        raise ValueError(
+            f"src_tokens of shape {shape}: a batch needs a sentence, and a sentence a token"
+        )
 
 
 @torch.no_grad()

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from torch import Tensor
 
 from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import Hypothesis
@@ -22,6 +24,7 @@ from fairseq_aggdec.serve import libre, page
 from fairseq_aggdec.serve.batching import Batcher, WaitingJob
 from fairseq_aggdec.serve.bodies import fields, flag, texts
 from fairseq_aggdec.serve.guard import HANDLERS, ClientGone, Guard, Metrics, Refused, check_key
+from fairseq_aggdec.serve.language_names import names_of
 from fairseq_aggdec.serve.limits import TOKENS, RequestLimits, ServiceSettings, Size
 
 T = TypeVar("T")
@@ -48,7 +51,7 @@ class Service:
 
     def __init__(self, translator: Translator, settings: ServiceSettings | None = None):
         self.translator, self.settings = translator, settings or ServiceSettings()
-        self.limits = RequestLimits(translator.own, translator.longest, self.settings)
+        self.limits = RequestLimits(translator.loaded, translator.longest, self.settings)
         self.metrics = Metrics()
         self.metrics.waiting.set_function(lambda: len(self.batcher))
         routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
@@ -59,10 +62,24 @@ class Service:
             "/translate": ("POST", self.translate),
             "/generate": ("POST", self.generate),
         }
-        guard = Middleware(Guard, self.metrics, list(routes), self.settings.max_bytes)
+        prefix, origins = self.settings.url_prefix, list(self.settings.origins)
+        middleware = [
+            Middleware(Guard, self.metrics, list(routes), self.settings.max_bytes, prefix)
+        ]
+        if origins:
+            allowed = Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Encoding", "Content-Type"],
+            )
+            middleware.insert(0, allowed)
+        own: list[BaseRoute] = [
+            Route(path, ask, methods=[how]) for path, (how, ask) in routes.items()
+        ]
         self.app = Starlette(
-            routes=[Route(path, ask, methods=[how]) for path, (how, ask) in routes.items()],
-            middleware=[guard],
+            routes=[Mount(prefix, routes=own)] if prefix else own,
+            middleware=middleware,
             exception_handlers=HANDLERS,
             lifespan=self.lifespan,
         )
@@ -91,15 +108,18 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def languages(self, request: Request) -> Response:
-        targets = self.translator.language_support.targets.items()
-        return JSONResponse([{"code": code, "name": code, "targets": to} for code, to in targets])
+        targets = self.translator.language_support.targets
+        names = names_of(targets)
+        return JSONResponse(
+            [{"code": code, "name": names[code], "targets": to} for code, to in targets.items()]
+        )
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
         own = self.translator
         asked = libre.read(await self.fields(request), own.languages, own.language_support.all)
         check_key(self.settings.keys, request, asked.api_key)
-        options = self.checked(asked.options(self.translator.own.beam))
+        options = self.checked(asked.options(self.translator.loaded.beam))
         lines = [line for line in asked.lines if line.strip()]
         self.limits.refuse_too_many(len(lines))
         jobs = [WaitingJob(line, options) for line in lines]
@@ -123,8 +143,7 @@ class Service:
         drafts = {"drafts": beside["drafts"]} if any(beside["drafts"]) else {}
         self.checked(given | drafts)
         jobs = [
-            # Of one prefix each: a batch has one.
-            WaitingJob(sentence, given | ({"prefix": prefix} if prefix else {}), draft)
+            WaitingJob(sentence, given, prefix, draft)
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
         if streams:
@@ -147,19 +166,19 @@ class Service:
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
         read = await self.read(self.translator.encode, sentences, call.source_lang)
         written = await self.read(self.translator.encode_target, targets, call.target_lang)
-        longest = max(*read, *written)
+        lengths = [list(map(len, side)) for side in (read, written)]
+        longest = max(*lengths[0], *lengths[1])
         # One job a batch: others get their turn between two of them, and a timeout drops the rest.
         size = max(1, min(self.settings.max_batch, self.settings.max_batch * TOKENS // longest))
-        score, options = self.translator.score, (call.attention, call.source_lang, call.target_lang)
         jobs = []
         for first in range(0, len(sentences), size):
             one = slice(first, first + size)
-            pairs = list(zip(read[one], written[one], strict=True))
+            pairs = list(zip(lengths[0][one], lengths[1][one], strict=True))
             shown = sum(source * target for source, target in pairs) if call.attention else 0
             jobs.append(
                 WaitingJob(
-                    work=partial(score, sentences[one], targets[one], size, *options),
-                    size=Size(1, longest, sum(written[one]), shown),
+                    work=partial(self.translator.score_tokens, read[one], written[one], size, call),
+                    size=Size(1, longest, sum(lengths[1][one]), shown),
                 )
             )
         found = await self.answers(request, jobs)
@@ -168,9 +187,9 @@ class Service:
     async def fields(self, request: Request) -> dict[str, Any]:
         """The body of a request; ``Refused`` (408) if it does not come in time."""
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await fields(request)
-        except TimeoutError:
+            body = fields(request, self.settings.max_bytes)
+            return await asyncio.wait_for(body, self.settings.timeout)
+        except asyncio.TimeoutError:
             raise Refused(408, "the body of the request did not come in time") from None
         except ClientDisconnect:  # in the middle of it
             raise ClientGone from None
@@ -184,16 +203,16 @@ class Service:
 
     async def read(
         self, encode: Callable[..., Any], given: Sequence[str], language: str | None
-    ) -> list[int]:
-        """The tokens of each text, counted beside the event loop; ``Refused`` (400) for one that is too long."""
+    ) -> list[Tensor]:
+        """The tokens of each text, made beside the event loop; ``Refused`` (400) for one that is too long."""
 
-        def counted(first: int) -> list[int]:
+        def encoded(first: int) -> list[Tensor]:
             some = enumerate(given[first : first + READ], first)
-            return [len(or_refuse(encode, text, number, language)) for number, text in some]
+            return [or_refuse(encode, text, number, language) for number, text in some]
 
-        loop, found = asyncio.get_running_loop(), list[int]()
+        loop, found = asyncio.get_running_loop(), list[Tensor]()
         for first in range(0, len(given), READ):
-            found += await loop.run_in_executor(self.reader, counted, first)
+            found += await loop.run_in_executor(self.reader, encoded, first)
         return found
 
     async def submit(self, jobs: Sequence[WaitingJob]) -> None:
@@ -201,11 +220,9 @@ class Service:
         own = [job for job in jobs if job.work is None]
         if own:
             language = own[0].options.get("source_lang")  # that of all
-            lengths = await self.read(
-                self.translator.encode, [job.sentence for job in own], language
-            )
-            for job, length in zip(own, lengths, strict=True):
-                job.size = self.limits.size(job.options, length)
+            read = await self.read(self.translator.encode, [job.sentence for job in own], language)
+            for job, tokens in zip(own, read, strict=True):
+                job.tokens, job.size = tokens, self.limits.size(job.options, len(tokens))
         self.batcher.submit(jobs)
 
     async def answers(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
@@ -216,8 +233,8 @@ class Service:
     async def waited(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
         """Waits, as :meth:`answers` does, for jobs that are in the queue."""
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await while_there(request, asyncio.gather(*(job.answer for job in jobs)))
+            answers = asyncio.gather(*(job.answer for job in jobs))
+            return await while_there(request, answers, self.settings.timeout)
         except TimeoutError:
             raise Refused(504, f"no answer within {self.settings.timeout:g} s") from None
         finally:
@@ -274,17 +291,22 @@ def or_refuse(check: Callable[..., T], *values: Any) -> T:
         raise Refused(400, str(error)) from None
 
 
-async def while_there(request: Request, work: asyncio.Future[T]) -> T:
-    """The result of work, as long as the client waits for it."""
+async def while_there(request: Request, work: asyncio.Future[T], seconds: float) -> T:
+    """The result of work, as long as the client waits for it; ``TimeoutError`` after so many seconds."""
     leaving = asyncio.create_task(_leaves(request))
     leaving.add_done_callback(lambda _: work.cancel())
+    loop = asyncio.get_running_loop()
+    limit = loop.call_later(seconds, work.cancel)
     try:
         return await work
     except asyncio.CancelledError:
         if leaving.done() and not leaving.cancelled():
             raise ClientGone from None
+        if limit.when() <= loop.time():
+            raise TimeoutError from None
         raise
     finally:
+        limit.cancel()
         leaving.cancel()
 
 

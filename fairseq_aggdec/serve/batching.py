@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from fairseq_aggdec.api.decoding import Hypothesis
+from torch import Tensor
+
+from fairseq_aggdec.api.decoding import NOTHING, Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.options.options import LengthError
 from fairseq_aggdec.options.stopping import Stopped, stoppable
@@ -38,9 +40,9 @@ class WaitingJob:
     """One sentence that waits, or one piece of work that no other shares a batch with.
 
     Attributes:
-        sentence: text.
+        sentence: text. tokens: (S,) int64, its own.
         options: of the call. Sentences with the same options are decoded together.
-        draft: a text that its output may resemble.
+        prefix: a text that its output begins with. draft: a text that it may resemble.
         listener: is called in the decoding thread when tokens are certain.
         work: what to do instead; its result is the job's.
         size: of its work. turn: of its request.
@@ -50,8 +52,10 @@ class WaitingJob:
 
     sentence: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    prefix: str = ""
     draft: str = ""
     listener: OnTokens | None = None
+    tokens: Tensor = NOTHING
     work: Callable[[], Any] | None = None
     size: Size = field(default_factory=Size)
     turn: Turn = field(default_factory=Turn)
@@ -141,7 +145,7 @@ class Batcher:
                     return
             try:
                 await asyncio.wait_for(self.arrived.wait(), left)
-            except TimeoutError:
+            except asyncio.TimeoutError:  # not the built-in one before Python 3.11
                 return
 
     def _drop_cancelled(self) -> None:
@@ -197,6 +201,8 @@ class Batcher:
         if batch[0].work is not None:
             return [batch[0].work()]
         options = dict(batch[0].options)
+        if any(job.prefix for job in batch):
+            options["prefix"] = [job.prefix for job in batch]
         if any(job.draft for job in batch):
             options["drafts"] = [job.draft for job in batch]
         if any(job.listener for job in batch):
@@ -208,7 +214,10 @@ class Batcher:
             options["on_token"] = on_token
         sentences = [job.sentence for job in batch]
         found: list[list[Hypothesis]] = self.translator.generate(
-            sentences, batch_size=self.max_batch, **options
+            sentences,
+            batch_size=self.max_batch,
+            encoded=[job.tokens for job in batch],
+            **options,
         )
         self.decoded(len(batch), sum(len(ranked[0].tokens) + 1 for ranked in found if ranked))
         return found

@@ -1,6 +1,7 @@
 """Bodies of requests: what they say, or a refusal."""
 
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -12,13 +13,20 @@ from fairseq_aggdec.serve.guard import Refused
 MAX_FIELDS = 1000  # of a form
 
 
-async def fields(request: Request) -> dict[str, Any]:
-    """The body of a request, JSON or a form."""
+async def fields(request: Request, most: int) -> dict[str, Any]:
+    """The body of a request, JSON or a form; ``most``: bytes that it may have when it is unpacked."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip") or (coding == "gzip" and kind == "multipart/form-data"):
+        raise Refused(
+            415, f"the body of the request is compressed ({coding}): send JSON, plain or with gzip"
+        )
     if kind == "multipart/form-data":
         form = await request.form()
         return {name: value for name, value in form.items() if isinstance(value, str)}
     given = await request.body()
+    if coding == "gzip":
+        given = unpacked(given, most)
     # curl -d calls JSON a form as well, unless it is told otherwise.
     as_form = kind == "application/x-www-form-urlencoded" and not given.lstrip().startswith(b"{")
     try:
@@ -30,6 +38,20 @@ async def fields(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused(400, "the body of the request is not a JSON object")
     return body
+
+
+def unpacked(body: bytes, most: int) -> bytes:
+    """A body that was compressed with gzip; ``Refused`` (400, 413) if it is damaged or has over ``most`` bytes."""
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: the format of gzip
+    try:
+        found = reader.decompress(body, most + 1)  # never more in memory
+    except zlib.error:
+        raise Refused(400, "the body of the request is not valid gzip") from None
+    if len(found) > most:
+        raise Refused(413, f"a request may have at most {most} bytes")
+    if not reader.eof or reader.unused_data:
+        raise Refused(400, "the body of the request is not valid gzip")
+    return found
 
 
 def urlencoded(body: bytes) -> dict[str, Any]:

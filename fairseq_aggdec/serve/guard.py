@@ -80,16 +80,24 @@ class Metrics:
 
 
 class Guard:
-    """Counts and logs requests, by name those for ``paths``, and refuses bodies that are too large."""
+    """Counts and logs requests, by name those for ``paths``, and refuses bodies that are too large.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], max_bytes: int):
+    Args:
+        paths: without ``prefix``, that of all paths of the service. max_bytes: of a body.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], max_bytes: int, prefix: str = ""
+    ):
         self.app, self.metrics, self.paths, self.max_bytes = app, metrics, paths, max_bytes
+        self.prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = scope["path"] if scope["path"] in self.paths else "other"
+        path = scope["path"].removeprefix(self.prefix)
+        path = path if path in self.paths else "other"
         start, read, status = perf_counter(), 0, 499
 
         async def bounded() -> Message:

@@ -24,6 +24,8 @@ class ServiceSettings:
         max_len: tokens of the longest output that it may ask for; None: as long as the translator's own.
         max_work: sentences x beam x longest output of a request; None: a full queue with the translator's own options.
         max_attention: numbers of the attention that a request may ask for.
+        origins: of web pages whose scripts may ask, such as ``https://example.org``; ``*``: those of all.
+        url_prefix: of all paths, such as ``/mt``, where a proxy does not remove it.
     """
 
     max_batch: int = 32
@@ -36,6 +38,8 @@ class ServiceSettings:
     max_len: int | None = None
     max_work: int | None = None
     max_attention: int = 1_000_000
+    origins: Sequence[str] = ()
+    url_prefix: str = ""
 
 
 @dataclass
@@ -64,7 +68,7 @@ class RequestLimits:
     """The limits of a service.
 
     Args:
-        own: options of its translator. longest: tokens of the longest source that its model reads.
+        loaded: options of its translator. longest: tokens of the longest source that its model reads.
         settings: of the service.
 
     Attributes:
@@ -76,18 +80,18 @@ class RequestLimits:
         ValueError: a limit that the service's own options exceed.
     """
 
-    def __init__(self, own: LoadedOptions, longest: int, settings: ServiceSettings):
-        self.own, self.settings = own, settings
-        self.rows = settings.max_batch * own.beam
-        self.beam = settings.max_beam or min(max(32, own.beam), self.rows)
-        usual = self._longest(own.max_len_b, longest)
-        self.length = min(settings.max_len or usual, own.most)
-        least = own.beam * (usual + 1)
+    def __init__(self, loaded: LoadedOptions, longest: int, settings: ServiceSettings):
+        self.loaded, self.settings = loaded, settings
+        self.rows = settings.max_batch * loaded.beam
+        self.beam = settings.max_beam or min(max(32, loaded.beam), self.rows)
+        usual = self._longest(loaded.max_len_b, longest)
+        self.length = min(settings.max_len or usual, loaded.most)
+        least = loaded.beam * (usual + 1)
         self.work = settings.max_work or settings.max_queue * least
-        if not own.beam <= self.beam <= self.rows:
+        if not loaded.beam <= self.beam <= self.rows:
             raise ValueError(
-                f"--max-beam {self.beam}: it must be from --beam, which is {own.beam}, to --max-batch x --beam, which "
-                f"is {self.rows}"
+                f"--max-beam {self.beam}: it must be from --beam, which is {loaded.beam}, to --max-batch x --beam, "
+                f"which is {self.rows}"
             )
         if self.length < usual:
             raise ValueError(
@@ -100,7 +104,7 @@ class RequestLimits:
 
     def _longest(self, max_len_b: int, source: int) -> int:
         """Tokens of the longest output, without ``</s>``."""
-        return min(int(self.own.max_len_a * source) + max_len_b, self.own.most)
+        return min(int(self.loaded.max_len_a * source) + max_len_b, self.loaded.most)
 
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` for an option of a request above its maximum."""
@@ -115,12 +119,12 @@ class RequestLimits:
 
     def size(self, options: dict[str, Any], source: int) -> Size:
         """The work that a sentence of ``source`` tokens may be, with the options of its call."""
-        beam = options.get("beam") or self.own.beam
+        beam = options.get("beam") or self.loaded.beam
         given = options.get("max_len_b")
-        output = 1 + self._longest(self.own.max_len_b if given is None else given, source)
+        output = 1 + self._longest(self.loaded.max_len_b if given is None else given, source)
         shown = (options.get("nbest") or beam) * output * source if options.get("attention") else 0
         shortest = options.get("min_len")
-        least = 1 + (self.own.min_len if shortest is None else shortest)
+        least = 1 + (self.loaded.min_len if shortest is None else shortest)
         return Size(beam, source, output, shown, least)
 
     def refuse_too_many(self, sentences: int) -> None:

@@ -6,6 +6,7 @@ import jinja2
 
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.report.colours import variables
+from fairseq_aggdec.serve.language_names import names_of
 
 # All text that goes into the page is escaped; a name that it lacks is an error.
 TEMPLATES = jinja2.Environment(
@@ -22,10 +23,10 @@ def whole(translator: Translator, keys: bool) -> str:
         light=variables(dark=False),
         dark=variables(dark=True),
         title="Translate",
-        decoding=translator.own.decoding,
-        beam=translator.own.beam,
+        decoding=translator.loaded.decoding,
+        beam=translator.loaded.beam,
         source=source,
         target=target,
-        languages=list(translator.language_support.all or ()),
+        languages=names_of(translator.language_support.all or ()),
         keys=keys,
     )

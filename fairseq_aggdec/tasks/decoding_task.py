@@ -36,6 +36,7 @@ class DecodingTask(Hooks):
         given: options of the plugin that were given beside the task's configuration.
         always_draft: drafts in every iteration, unless an option says how much; else where that pays.
         quiet: options without effect are not named: a tool decodes with another method than the command line's.
+        asked_engines: those that were asked when the last generator was built; none where it asks for each batch.
         verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
         reusable: the last generators, whose drafters and budgets go on in calls with the same options.
     """
@@ -52,6 +53,7 @@ class DecodingTask(Hooks):
     def begin(self) -> None:
         super().begin()
         self.verifier = None
+        self.asked_engines: Any = []
         self.reusable = ReusableGenerators()
         self._resolve_options(None)
         read_settings(self.decoding_options)  # a wrong option is told before anything is loaded

@@ -2,8 +2,11 @@
 CPU."""
 
 import atexit
+import io
 import logging
+import os
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,21 +17,28 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
-from fairseq_aggdec.checkpoints import (
+from fairseq_aggdec.data.ranks import GENERATE, INTERACTIVE, OPTIONS, Share, program, share
+from fairseq_aggdec.data.whole import check_whole, naming_dictionary
+from fairseq_aggdec.data.whole_tokens import with_whole_tokens
+from fairseq_aggdec.models.options import as_namespace, keep_options
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.stored.checkpoints import (
     AGGDEC,
     AS_TRANSLATION,
+    UNFIT,
     check_built,
     check_direction,
     check_files,
     check_named,
     check_when_loaded,
     named,
+    number_of,
     path_of,
+    unfitting,
 )
-from fairseq_aggdec.models.options import as_namespace, keep_options
-from fairseq_aggdec.one_copy import adopt
-from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.stored_options import check_options
+from fairseq_aggdec.stored.loading import CheckpointError
+from fairseq_aggdec.stored.one_copy import adopt
+from fairseq_aggdec.stored.options import check_options
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +53,7 @@ class Hooks(FairseqTask):
         taken_over: the task class of fairseq or of the user that this one extends; None for tasks of the plugin.
         models_built: from checkpoints.
         counters: of everything that this task's generators decoded.
+        own_share: of this process in the set that it decodes; None: the whole set.
         learning: the task trains or validates. validated: since the last update.
         input_seen: a text has been given, see :meth:`build_dataset_for_inference`.
     """
@@ -52,6 +63,7 @@ class Hooks(FairseqTask):
     models_built = 0
     input_seen = False
     counters: Counters
+    own_share: Share | None
     summary_at_exit: bool
     learning: bool
     validated: bool
@@ -71,9 +83,14 @@ class Hooks(FairseqTask):
         """fairseq's, after the files that the command names and the options have been checked.
 
         Args:
-            **kwargs: fairseq's; ``known`` is that of :func:`~fairseq_aggdec.checkpoints.check_files`.
+            **kwargs: fairseq's; ``known`` is that of :func:`~fairseq_aggdec.stored.checkpoints.check_files`.
         """
         known = kwargs.pop("known", None)
+        if known is None:
+            from fairseq_aggdec.packed.folder import begin
+
+            for path in split_paths(named(cfg, "model_paths", "path") or ""):
+                begin(path)
         states = check_files(cfg, cls.kind, cls.taken_over is not None, known)
         check_options({"cfg": {"task": cfg}}, GIVEN)
         given = [named(cfg, name) for name in ("source_lang", "target_lang")]
@@ -95,7 +112,14 @@ class Hooks(FairseqTask):
         if from_checkpoint and self.kind == AGGDEC:
             check_built(cfg, path)
         args = as_namespace(cfg)
-        model = super().build_model(args, *([True] if from_checkpoint else []))
+        try:
+            model = super().build_model(args, *([True] if from_checkpoint else []))
+        except CheckpointError:
+            raise
+        except UNFIT as error:
+            if not from_checkpoint:
+                raise
+            raise unfitting(path, error or type(error).__name__) from error
         keep_options(cfg, args)
         if from_checkpoint:
             self.models_built += 1
@@ -114,6 +138,13 @@ class Hooks(FairseqTask):
         """Does what the constructor does beside fairseq's."""
         self.counters = Counters()
         self.summary_at_exit = self.learning = self.validated = False
+        self.own_share = share_of(self.settings)
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> Any:
+        """fairseq's; a file that is no dictionary is named."""
+        with naming_dictionary(filename):
+            return super().load_dictionary(filename)
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
@@ -127,7 +158,8 @@ class Hooks(FairseqTask):
                 "many times; for all parts once, say --upsample-primary 1"
             )
         try:
-            return super().load_dataset(split, *args, **kwargs)
+            super().load_dataset(split, *args, **kwargs)
+            check_whole(self.datasets[split])
         except (EOFError, ValueError, struct.error) as error:
             raise ValueError(
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
@@ -140,15 +172,20 @@ class Hooks(FairseqTask):
             warn_of_unknown(src_tokens, self.source_dictionary.unk())
         return super().build_dataset_for_inference(src_tokens, *args, **kwargs)
 
+    def build_bpe(self, args: Any) -> Any:
+        """fairseq's; tokens of a converted model's text stay whole."""
+        return with_whole_tokens(super().build_bpe(args), args)
+
     def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         self.learning = True  # only training and validation ask for a criterion
         check_options({"cfg": {"criterion": cfg}}, GIVEN)  # fairseq-validate has them from the file
         return super().build_criterion(cfg, *args, **kwargs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stock batching, but no sentence is lost.
+        """Stock batching, but no sentence is lost, and none is decoded by two processes.
 
         fairseq drops the end of a set that does not fill ``--required-batch-size-multiple``: harmless in training only.
+        fairseq-generate shares a set by ``--distributed-world-size`` alone.
         """
         from fairseq_aggdec.methods.refusing import refuse_no_batch
 
@@ -158,7 +195,13 @@ class Hooks(FairseqTask):
             self.learning and dataset is self.datasets.get(of_training)
         ):
             kwargs["required_batch_size_multiple"] = 1
-        return super().get_batch_iterator(dataset, *args, **kwargs)
+        own = self.own_share if "num_shards" in kwargs and not self.learning else None
+        if own is not None:
+            kwargs |= {"num_shards": own.of, "shard_id": own.number}
+        found = super().get_batch_iterator(dataset, *args, **kwargs)
+        if own is not None:
+            tell_of_share(own, getattr(found, "frozen_batches", None), len(dataset))
+        return found
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
@@ -197,6 +240,53 @@ class Hooks(FairseqTask):
         if not self.summary_at_exit and not getattr(self.settings, "eval_bleu", False):
             self.summary_at_exit = True
             atexit.register(_log_summary, self.counters)  # not the task, which has the models
+
+
+def share_of(settings: Any) -> Share | None:
+    """The share of this process in the set that it decodes; None: all of it, or it decodes no set.
+
+    Raises:
+        ValueError: what options and launchers tell does not fit together, or to the command.
+    """
+    command = program(sys.argv[0])
+    if command not in (GENERATE, INTERACTIVE):
+        return None
+    values = {name: number_of(settings, name) for names in OPTIONS for name in names}
+    found = share({name: one for name, one in values.items() if one is not None}, os.environ)
+    if found is not None and command == INTERACTIVE:
+        raise ValueError(
+            f"{found.told}: an interactive command decodes all lines that it reads: give every process lines of its "
+            "own, or a file to aggdec-generate --input-file"
+        )
+    if found is not None and found.launched and (path := named(settings, "results_path")):
+        raise ValueError(
+            f"--results-path {path}: the {found.of} processes ({found.told}) would write one file: leave it out, what "
+            "they print has the number of each sentence"
+        )
+    return found
+
+
+def tell_of_share(own: Share, batches: Any, sentences: int) -> None:
+    """Logs what a process decodes, and how outputs are put together.
+
+    Raises:
+        SystemExit: 0, as it decodes nothing: fairseq-generate divides by the number of its batches.
+    """
+    if batches is None:  # an iterator of a task's own
+        logger.info("this process decodes share %d of %d (%s)", own.number, own.of, own.told)
+        return
+    mine = batches[own.number :: own.of]
+    if own.launched and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # processes that share it mix whole lines
+    logger.info(
+        "this process decodes %d of %d sentences, share %d of %d (%s); all outputs in the order of the set: "
+        "cat OUTPUTS | grep ^D- | sort -s -t- -k2,2n | cut -f3-",
+        *(sum(map(len, mine)), sentences, own.number, own.of, own.told),
+    )
+    if not mine:
+        logger.info("there is nothing to do: the set has %d batches", len(batches))
+        sys.stdout.flush()
+        raise SystemExit(0)
 
 
 def warn_of_unknown(sentences: Sequence[torch.Tensor], unknown: int) -> None:

@@ -9,6 +9,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
+from fairseq_aggdec.data.whole import naming_dictionary
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.dictionaries import WholeDictionary
@@ -16,11 +17,16 @@ from fairseq_aggdec.tasks.dictionaries import WholeDictionary
 
 @dataclass
 class CheckpointPaths(FairseqDataclass):
-    """--path, --model-overrides, --lm-path, as a task sees them; without help texts, which would make them flags."""
+    """Options of other sections, as a task sees them; without help texts, which would make them flags."""
 
     model_paths: Optional[str] = II("common_eval.path")
     model_overrides: Optional[str] = II("common_eval.model_overrides")
     lm_path: Optional[str] = II("generation.lm_path")
+    results_path: Optional[str] = II("common_eval.results_path")
+    num_shards: int = II("dataset.num_shards")
+    shard_id: int = II("dataset.shard_id")
+    distributed_world_size: int = II("distributed_training.distributed_world_size")
+    distributed_rank: int = II("distributed_training.distributed_rank")
 
 
 @dataclass
@@ -40,4 +46,5 @@ class TranslationAggdecTask(DecodingTask, TranslationTask):
 
     @classmethod
     def load_dictionary(cls, filename: str) -> Dictionary:
-        return WholeDictionary.load(filename)
+        with naming_dictionary(filename):
+            return WholeDictionary.load(filename)

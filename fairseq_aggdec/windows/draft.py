@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -49,7 +49,7 @@ class Copies:
     Attributes:
         texts: tokens, start symbol first, below 0 where one must not be drafted; none: nothing is drafted.
         match: which occurrence counts, see :mod:`~fairseq_aggdec.drafters.copy.copy_text`.
-        fixed, most, probing, unknown, step_cost: as :class:`~fairseq_aggdec.budget.copy_length.CopyLength` has them.
+        fixed, most, probing, unknown, price: as :class:`~fairseq_aggdec.budget.copy_length.CopyLength` has them.
         accepted, checked: tokens of all texts so far.
     """
 
@@ -59,7 +59,7 @@ class Copies:
     most: int = 0
     probing: bool = False
     unknown: bool = False
-    step_cost: float = 0.0
+    price: Any = None
     accepted: float = 0.0
     checked: float = 1.0
 

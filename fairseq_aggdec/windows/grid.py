@@ -25,8 +25,8 @@ from fairseq_aggdec.windows.window import Window
 WORD = 64  # bits
 
 
-class Sight(NamedTuple):
-    """Sight of each of R W slots, for a kernel that needs no mask.
+class Visibility(NamedTuple):
+    """Visibility of the places of each of R W slots, for a kernel that needs no mask.
 
     Attributes:
         at: (R W,) int64, the place of each slot; None: they have none, and see all that no mask hides.
@@ -104,9 +104,9 @@ class GridWindow(Window):
             hidden |= key < query - span
         return additive_mask(hidden, dtype)
 
-    def sight(self, span: int | None = None) -> Sight:
+    def visibility(self, span: int | None = None) -> Visibility:
         """:meth:`mask` as it is, without a kernel."""
-        return Sight(self.at, self.last, span=span)
+        return Visibility(self.at, self.last, span=span)
 
 
 class GridTree(GridWindow):
@@ -134,8 +134,8 @@ class GridTree(GridWindow):
         hidden = self.seen.unsqueeze(2) >> bits & 1 == 0  # (R W, capacity / 64, 64)
         return additive_mask(hidden.view(self.rows, self.width, self.end), dtype)
 
-    def sight(self, span: int | None = None) -> Sight:
-        return Sight(self.at, bits=self.seen)
+    def visibility(self, span: int | None = None) -> Visibility:
+        return Visibility(self.at, bits=self.seen)
 
 
 class Grid:

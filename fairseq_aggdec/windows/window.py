@@ -171,14 +171,14 @@ class Window:
                 return None if self.width == 1 else self._causal_mask(dtype)
             if self.dense and max(self.block_starts) == 0:
                 return None
-        query, last = self._sight()
+        query, last = self._visibility()
         key = torch.arange(self.end, device=self.tokens.device)
         hidden = key > last.unsqueeze(2)  # (B, W, end)
         if span is not None:
             hidden |= key < query.unsqueeze(2) - span
         return additive_mask(hidden, dtype)
 
-    def _sight(self) -> tuple[Tensor, Tensor]:
+    def _visibility(self) -> tuple[Tensor, Tensor]:
         """Position of every slot of the grid and the last position that it sees, both (B, W)."""
         blocks = self.widths if self.block_starts is None else self.block_starts
         host = torch.tensor([self.starts, self.widths, blocks]).unsqueeze(-1)

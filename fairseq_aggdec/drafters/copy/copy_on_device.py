@@ -10,6 +10,7 @@ Worked example. The output is ``<s> a b a``; a place without a number has 0. ::
     runs       1     1   3     the longest suffix, a b a, occurs once: the cursor stands at the end of it
 """
 
+import functools
 import random
 from collections.abc import Sequence
 
@@ -20,10 +21,9 @@ from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
 from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.search.acceptance import NO_DRAFT
 from fairseq_aggdec.search.board import Board, Rows
+from fairseq_aggdec.search.compiled.searches import MATCHES
 from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into
-
-MATCHES = ("longest", "unique", "recent", "aligned")  # as `Match` in bookkeeping.cu
 
 
 class CopyBoard:
@@ -159,16 +159,29 @@ class FusedCopyBoard(CopyBoard):
         block = owners.new_empty(count, size)
         given = count, size, board.room[1], places, nobody, MATCHES.index(self.match)
         own = self.texts, self.runs, self.places, block
-        gpu.operators().copy_block(*given, board.numbers, board.tokens, owners, *own)
+        gpu.ops().copy_block(*given, board.numbers, board.tokens, owners, *own)
         return block
 
 
 def copy_board(match: str, device: torch.device) -> CopyBoard:
     """One that runs in the fused kernels where they can be used."""
-    return (FusedCopyBoard if gpu.usable(device, copies_alike) else CopyBoard)(match, device)
+    kind: type[CopyBoard] = gpu.either(FusedCopyBoard, CopyBoard, device, copies_alike)
+    return kind(match, device)
 
 
-@gpu.tries("copy_block")
+def _twins(device: torch.device, count: int) -> gpu.Twins:
+    board = Board((count, 64), 0, 0, device, torch.float32, pad=1)
+    board.set([Row(i, [2, *range(4, 20)], end=60, floor=0) for i in range(count)])
+    send_into(board.owners[:count], list(range(count)))
+    kinds = CopyBoard("longest", device), FusedCopyBoard("longest", device)
+    for copies in kinds:
+        copies.set([[2, *range(4, 40)]] * count, [2] * count)
+    rows, owners = board.rows(board.owners[:count]), board.owners[:count]
+    plain, own = (functools.partial(one.block, board, owners, rows, 10) for one in kinds)
+    return gpu.Twins(own, plain)
+
+
+@gpu.tries("copy_block", twins=_twins)
 def copies_alike(device: torch.device) -> bool:
     """Tells whether blocks of kernels are those of PyTorch's operators while outputs grow."""
     chance, size = random.Random(3), 3

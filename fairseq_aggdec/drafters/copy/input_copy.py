@@ -11,14 +11,15 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.call_cost import key_of
 from fairseq_aggdec.budget.copy_length import CopyLength
+from fairseq_aggdec.budget.price import USUAL_PRICE
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.greedy.prices import Prices
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
 from fairseq_aggdec.windows.transfer import HOST, on_host
@@ -70,10 +71,9 @@ class CopyDrafter(DeviceDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
-        by = key_of(verifier.compiled, state.device.type, state.exact)
-        if by == "cuda" and verifier.dtype is not torch.float32:
-            by = "cuda half"
-        self.draft_length.start(len(state.rows), by)
+        prices = Prices(USUAL_PRICE if self.draft_length.fixed else self.call_price)
+        price = prices.of(verifier, state)
+        self.draft_length.start(len(state.rows), price, state.device.type == "cpu")
         if not self.resting:
             self.texts = [[self.eos, *tokens] for tokens in self.copied(sample)]
 
@@ -81,7 +81,7 @@ class CopyDrafter(DeviceDrafter):
         if self.resting:
             return NO_COPIES
         length, total = self.draft_length, self.draft_length.total
-        known = length.probing, length.unknown, length.step_cost, total.sum, total.weight
+        known = length.probing, length.unknown, length.price, total.sum, total.weight
         return Copies(self.texts, self.match, length.fixed, length.most, *known)
 
     def start_on_device(self, state: DecodeState) -> int | None:

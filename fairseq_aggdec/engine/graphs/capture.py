@@ -6,7 +6,8 @@ that stay where they are. Nothing in the function may look at a number of the de
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from fairseq_aggdec.engine.graphs.streams import capture_purpose, side_stream
 from fairseq_aggdec.kernels.gpu.dependent import dependent_launches
 
 logger = logging.getLogger(__name__)
+
+CAPTURED_AT = 2  # how often a size has come when it is captured
 
 # PyTorch notes the state of its random numbers with each capture: two at a time would mix them up.
 _one_capture = threading.Lock()
@@ -95,6 +98,58 @@ class Captured:
             return self.function()
         self.graph.replay()
         return self.result
+
+
+class CapturedSizes:
+    """The graphs of functions that share a pool of memory, one for each size.
+
+    A size that comes for the first time runs as it is, because a size that comes once would cost more than it saves.
+    From the second time on it is a graph. Both give the same bits.
+
+    Attributes:
+        captured: the graphs, by size.
+    """
+
+    def __init__(self) -> None:
+        self.requests: Counter[Hashable] = Counter()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all graphs, because memory that they read is given up, and their pool: PyTorch does not open an empty
+        pool again."""
+        self.captured: dict[Hashable, Captured] = {}
+        self.pool: object = None
+
+    def drop(self, sizes: Iterable[Hashable]) -> None:
+        """Drops the graphs of some sizes."""
+        for size in sizes:
+            self.captured.pop(size, None)
+
+    def run(self, size: Hashable, function: Callable[[], Tensor], device: torch.device) -> Tensor:
+        """Gives what a function gives, which may be called twice."""
+        graph, _ = self._graph(size, function, device)
+        return function() if graph is None else graph.replay()
+
+    def advance(self, size: Hashable, function: Callable[[], Tensor], device: torch.device) -> bool:
+        """Runs a function that goes on from what it has written, once; returns whether it was captured now."""
+        graph, new = self._graph(size, function, device)
+        if graph is None:
+            function()
+        elif not new:  # to capture it was to run it
+            graph.replay()
+        return new
+
+    def _graph(
+        self, size: Hashable, function: Callable[[], Tensor], device: torch.device
+    ) -> tuple[Captured | None, bool]:
+        """The graph of a size, None where there is none yet, and whether it is new."""
+        self.requests[size] += 1
+        new = size not in self.captured
+        if new and self.requests[size] >= CAPTURED_AT:
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.captured[size] = Captured(function, device, self.pool)
+        graph = self.captured.get(size)
+        return graph, new and graph is not None
 
 
 def _close(pool: Any, device: torch.device) -> None:

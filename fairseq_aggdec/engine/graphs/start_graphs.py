@@ -8,16 +8,15 @@ one token. A size is captured when it comes for the second time; the first time 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.graphs.capture import Captured
+from fairseq_aggdec.engine.graphs.capture import CapturedSizes
 from fairseq_aggdec.engine.graphs.streams import capture_purpose
-from fairseq_aggdec.engine.graphs.window_graphs import CAPTURED_AT, ROWS, WindowGraphs, grid_rows
+from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WindowGraphs, grid_rows
 from fairseq_aggdec.windows.transfer import on_host, send_into
 
 LEAST = 16  # tokens of the shortest grid
@@ -55,28 +54,21 @@ class CapturedStart:
         run: the tokens (R, L), and where embeddings, padding and lengths may be written -> fairseq's encoder output;
             puts all else where it is read.
         kept: (2, R, L, C_enc), where embeddings and states are put.
-        pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
     """
 
     def __init__(self, size: StartSize, run: Run, kept: Tensor):
-        self.run, self.kept = run, kept
+        self.size, self.run, self.kept = size, run, kept
         self.embeddings, self.states = kept.unbind(0)
         self.given = torch.zeros(*size[:2], dtype=torch.long, device=kept.device)
         self.hidden = torch.zeros_like(self.given, dtype=torch.bool)
         self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=kept.device)
         self.parts = self.embeddings, self.hidden, self.lengths
-        self.captured: Captured | None = None
         self.names: list[str] = []  # of what fairseq's encoder output has
 
-    def __call__(self, tokens: Tensor, pool: object) -> None:
-        """Reads tokens (R, L) of the host; by a graph in this ``pool`` unless that is None."""
+    def __call__(self, tokens: Tensor, graphs: CapturedSizes) -> None:
+        """Reads tokens (R, L) of the host."""
         send_into(self.given, tokens)
-        if pool is not None and self.captured is None:
-            self.captured = Captured(self._start, self.given.device, pool)
-        if self.captured is not None:
-            self.captured.replay()
-        else:
-            self._start()
+        graphs.run(self.size, self._start, self.given.device)
 
     def _start(self) -> Tensor:
         found = self.run(self.given, self.parts)
@@ -101,7 +93,6 @@ class StartGraphs:
     def __init__(self, graphs: WindowGraphs, encoder: Any, read: ReadSource):
         self.graphs, self.encoder, self.read = graphs, encoder, read
         self.starts: dict[StartSize, CapturedStart] = {}
-        self.requests: Counter[StartSize] = Counter()
         self.kept: Tensor | None = None  # flat
         self.bound: tuple[object, ...] = ()  # what the captured starts read and write
 
@@ -125,11 +116,8 @@ class StartGraphs:
         assert graphs.batch is not None
         size = StartSize(graphs.batch.rows, length, graphs.batch.end, capture_purpose(like.device))
         start = self._start_of(size, like)
-        self.requests[size] += 1
         host = on_host(source)
-        start(
-            self._laid_out(host, size), graphs.pool if self.requests[size] >= CAPTURED_AT else None
-        )
+        start(self._laid_out(host, size), graphs.graphs)
         padded = bool((host == self.encoder.padding_idx).any())
         own = slice(rows), slice(length - tokens, length)
         return {
@@ -149,6 +137,7 @@ class StartGraphs:
         if len(bound) != len(self.bound) or any(
             a is not b for a, b in zip(bound, self.bound, strict=True)
         ):
+            self.graphs.graphs.drop(self.starts)
             self.starts.clear()
             self.bound = bound
         if size not in self.starts:

@@ -9,14 +9,13 @@ are, over the same memory, so both may follow each other in a batch.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.graphs.capture import Captured
+from fairseq_aggdec.engine.graphs.capture import CapturedSizes
 from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, bits_seen, laid_out
 from fairseq_aggdec.windows.transfer import send_into
 from fairseq_aggdec.windows.tree_window import TreeWindow
@@ -26,8 +25,6 @@ from fairseq_aggdec.windows.window import Window
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)
 SHORTEST = WORD  # keys of the smallest cache or source; sizes double from here
-# A size is captured when it is met for this time: a size that is met once would cost more than it saves.
-CAPTURED_AT = 2
 # How much more memory than the batch needs is kept so that batches of other sizes find their graphs.
 SPARE = 4
 
@@ -104,11 +101,10 @@ class CapturedStep:
         run: the decoder.
         kept: what it reads and writes, which stays where it is.
         given: what is read at each position of some window.
-        pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
     """
 
-    def __init__(self, size: GridSize, run: Run, kept: KeysValues, given: Tensor, pool: object):
-        self.size, self.run, self.kept, self.pool = size, run, kept, pool
+    def __init__(self, size: GridSize, run: Run, kept: KeysValues, given: Tensor):
+        self.size, self.run, self.kept = size, run, kept
         slots = size.rows * size.width
         self.given = given.new_zeros(slots, *given.shape[1:])
         # Which of the given each slot reads, its place, the last one that it sees, the slots that count; what nodes of
@@ -116,10 +112,9 @@ class CapturedStep:
         words = size.end // WORD if size.tree else 0
         self.numbers = torch.zeros(4 + words, slots, dtype=torch.long, device=given.device)
         self.depths = self.numbers.new_zeros(slots)
-        self.captured: Captured | None = None
 
-    def __call__(self, window: Window, given: Tensor, capture: bool) -> Tensor:
-        """A window's features (N, C), to be read before the decoder's next call; ``capture``: by a graph."""
+    def __call__(self, window: Window, given: Tensor, graphs: CapturedSizes) -> Tensor:
+        """A window's features (N, C), to be read before the decoder's next call."""
         rows, width, end, _, _ = self.size
         count = len(given)
         self.given[:count] = given
@@ -131,9 +126,7 @@ class CapturedStep:
             numbers = torch.cat([numbers, seen.view(-1, rows * width)])
         send_into(self.numbers, numbers)
         # Captured after the window was sent: the warm-up call writes to the cache, too.
-        if capture and self.captured is None:
-            self.captured = Captured(self._features, given.device, self.pool)
-        x = self.captured.replay() if self.captured else self._features()
+        x = graphs.run(self.size, self._features, given.device)
         if used[-1] == count - 1:
             return x[:count]  # no holes
         return x.index_select(0, self.numbers[3, :count])
@@ -175,10 +168,9 @@ class WindowGraphs:
     """
 
     def __init__(self, run: Run, device: torch.device, more: int = 0):
-        self.run, self.more, self.pool = run, more, torch.cuda.graph_pool_handle()
+        self.run, self.more, self.graphs = run, more, CapturedSizes()
         self.room: Room | None = None
         self.steps: dict[GridSize, CapturedStep] = {}
-        self.requests: Counter[GridSize] = Counter()
         self.batch: GridSize | None = (
             None  # what the batch is given of the room; None: it does not fit
         )
@@ -188,6 +180,11 @@ class WindowGraphs:
     @property
     def sources(self) -> int | None:
         return self.batch.sources if self.batch else None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the batches that it has room for."""
+        return 0 if self.room is None else self.room.cache.nbytes + self.room.memory.nbytes
 
     def start(
         self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int
@@ -253,7 +250,7 @@ class WindowGraphs:
     def forget(self) -> None:
         """Drops what was captured: memory that it reads is given up."""
         self.steps.clear()
-        self.pool = torch.cuda.graph_pool_handle()  # an empty one is not opened again
+        self.graphs.forget()
         self.generation += 1
 
     def part(self, rows: int, end: int) -> KeysValues | None:
@@ -276,12 +273,11 @@ class WindowGraphs:
         width = WIDTHS[bisect_left(WIDTHS, window.width)]
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
         size = GridSize(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
-        self.requests[size] += 1
         assert self.room is not None
         read = given()
         if size not in self.steps:
-            self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read, self.pool)
-        return self.steps[size](window, read, self.requests[size] >= CAPTURED_AT)
+            self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read)
+        return self.steps[size](window, read, self.graphs)
 
 
 def grid_rows(rows: int) -> int:

@@ -43,6 +43,8 @@ from fairseq.modules.transformer_layer import (
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from fairseq_aggdec.startup.known_fairseq import changed, changed_function
+
 # What runs when a module is called, and what a list of modules gives: of all names with underscores around these only.
 TELLING = frozenset(
     (
@@ -147,13 +149,14 @@ def _is_foreign(cls: type, name: str) -> bool:
     return method.__qualname__.split(".")[0] not in (cls.__name__, "_forward_unimplemented")
 
 
-# Those that had been replaced before they were imported here.
+# Those that had been replaced before they were imported here, and those that a fork of fairseq has in their place.
 FOREIGN = [
     (found, name)
     for cls, name in FUNCTIONS
     for found in cls.__mro__[:-1]
-    if name in vars(found) and _is_foreign(found, name)
+    if name in vars(found) and (_is_foreign(found, name) or changed(found, name))
 ]
+OTHER_FUNCTION = changed_function()
 _PLAIN_PROBABILITIES = {
     FUNCTIONS[cls, name]
     for cls in (BaseFairseqModel, TransformerModelBase, S2TTransformerModel, FairseqDecoder)
@@ -168,6 +171,8 @@ def global_gap() -> str | None:
         return "hooks on every module"
     for cls, name in FOREIGN:
         return f"{cls.__name__} with another {name}()"
+    if OTHER_FUNCTION is not None:
+        return f"another {OTHER_FUNCTION}()"
     for (cls, name), method in FUNCTIONS.items():
         if getattr(cls, name, None) is not method:
             return f"{cls.__name__} with another {name}()"

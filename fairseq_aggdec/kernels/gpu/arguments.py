@@ -3,6 +3,7 @@ not use the GPU any more. So a launch is refused first."""
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
     "embedding": {"queries", "memory"},
     "follow": {"features", "written", "weight"},
-    **{name: {"sight"} for name in ("beam_step", "best_step")},
+    **{name: {"visibility"} for name in ("beam_step", "best_step")},
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
     "cross_attend": {"x", "weight", "gain", "shift", "memory", "kept"},
@@ -54,7 +55,96 @@ STEPPED = {
     "attend_slots": _ATTENTION | {"mask"},
     "cross_attend": {"memory", "mask"},
     "sources": {"mask"},
-    **{name: {"scores"} for name in ("ban", "look", "judge")},
+    **{name: {"scores"} for name in ("ban", "look", "verify")},
+}
+
+
+# What a launch reads and writes: numbers of a tensor, as products of parameters and of whole numbers. What is missing
+# is told by addresses and steps.
+_ROWS = {"owners": "blocks"}
+_BOARD = {
+    **dict.fromkeys(("places", "last", "sums"), "blocks * width"),
+    **dict.fromkeys(("depths", "rounds", "count", "flags"), "blocks"),
+    "logits": "blocks * width * types",
+    "found": "blocks * width * parts * 2",
+    "ends": "blocks * width",
+}
+SIZES: dict[str, dict[str, str]] = {
+    "begin": _ROWS | {"shown": "blocks * width", "outputs": "blocks * width", "length": "blocks"},
+    "slots": _ROWS
+    | dict.fromkeys(("given", "places", "seen", "masked"), "blocks * columns")
+    | {"picked": "blocks * size", "last": "blocks"},
+    "embedding": {
+        "tokens": "blocks",
+        "masked": "blocks",
+        "slot": "channels",
+        "out": "blocks * channels",
+    },
+    "sources": {
+        **dict.fromkeys(("tokens", "mask", "hidden"), "blocks"),
+        **dict.fromkeys(("embedded", "x"), "blocks * channels"),
+    },
+    "hear": {"best": "blocks", "told": "blocks * channels"},
+    "follow": {
+        "last": "blocks",
+        "block": "blocks * size",
+        "best": "blocks * size * most",
+        "features": "blocks * size * channels",
+        "written": "blocks * size * most * channels",
+    },
+    "copy_block": _ROWS | {"block": "blocks * size"},
+    "ban": {"logits": "blocks * types", "shown": "blocks", "outputs": "blocks"},
+    "look": {"seen": "blocks * 5"},
+    "verify": _ROWS
+    | dict.fromkeys(("shown", "outputs"), "blocks * width")
+    | {"logits": "blocks * width * types", "seen": "blocks * width * parts * 5", "flags": "blocks"},
+    "largest": {"logits": "blocks * types", "tokens": "blocks"},
+    "leaders": {"sums": "blocks * 2", "keys": "blocks * kept"},
+    "best": {
+        "logits": "blocks * types",
+        "sums": "blocks * parts * 2",
+        "ends": "blocks",
+        "keys": "blocks * parts * kept",
+        "values": "blocks * kept",
+        "tokens": "blocks * kept",
+    },
+    "beam_step": _BOARD,
+    "best_step": _BOARD,
+    "attend": {"out": "blocks * size"},
+    "attend_slots": {"out": "blocks * size"},
+    "cross_attend": {
+        **dict.fromkeys(("x", "kept", "out"), "slots * heads * size"),
+        "weight": "heads * size * heads * size",
+        "gain": "heads * size",
+        "shift": "heads * size",
+        "bias": "heads * size",
+    },
+    "logits": {
+        "x": "slots * channels",
+        "kept": "slots * channels",
+        "y": "slots * types",
+        "weight": "types * channels",
+        "bias": "types",
+        "seen": "slots * parts * 5",
+        "gain": "channels",
+        "shift": "channels",
+    },
+    "product": {
+        "x": "rows * inputs",
+        "kept": "rows * inputs",
+        "weight": "outputs * inputs",
+        "residual": "rows * outputs",
+        "y": "rows * outputs",
+        "bias": "outputs",
+        "gain": "inputs",
+        "shift": "inputs",
+    },
+    "layer_norm": {
+        "x": "blocks * channels",
+        "y": "blocks * channels",
+        "gain": "channels",
+        "shift": "channels",
+    },
 }
 
 
@@ -91,6 +181,7 @@ class Signature:
         self.numbers = {"logits"} if "logits" in words else NUMBERS
         self.tensors = [place for place, kind in enumerate(kinds) if kind == "Tensor"]
         self.integers = [place for place, kind in enumerate(kinds) if kind == "int"]
+        self.sizes = {word: size.split(" * ") for word, size in SIZES.get(name, {}).items()}
         self.struct = struct.Struct("=" + "".join("d" if x == "float" else "q" for x in kinds))
         self.known = dict[tuple[Any, ...], tuple[int, ...]]()
 
@@ -149,7 +240,23 @@ class Signature:
                 known = known and -LARGEST <= value <= LARGEST
             if not known:
                 raise RuntimeError(f"the kernel {self.name} cannot read {word} as it is given")
+        self._check_sizes(found)
         return tuple(copied)
+
+    def _check_sizes(self, found: Sequence[Any]) -> None:
+        """Compares the sizes of a launch with its tensors.
+
+        Raises:
+            RuntimeError: the kernel would read or write behind one.
+        """
+        given = {word: found[place] for place, (word, _) in enumerate(self.parameters)}
+        for word, size in self.sizes.items():
+            wanted = math.prod(int(one) if one.isdigit() else given[one] for one in size)
+            if given[word] is not None and given[word].numel() < wanted:
+                raise RuntimeError(
+                    f"the kernel {self.name} would go behind {word}, which has {given[word].numel()} numbers: the "
+                    f"launch is for {wanted}"
+                )
 
     def _reads(self, word: str, x: Tensor) -> bool:
         if word in self.stepped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.kernels.gpu.arguments import aligned
+from fairseq_aggdec.kernels.gpu.attention import attends_alike, reads_heads
+from fairseq_aggdec.kernels.gpu.products import Layers, NormLayer
 
 MOST_SOURCES = 4096  # tokens of a source that the kernel copies from
 
@@ -88,7 +90,7 @@ def fused(tokens: Tensor, at: Tensor, tables: EmbeddingTables, masks: MaskSlots 
         source = count // len(memory), memory.size(1), *steps, *copied
     sizes = *out.shape, gpu.PRECISIONS[weight.dtype], at.stride(0)
     given = *sizes, tables.scale, tokens, weight, at, tables.places, masked, slot
-    gpu.operators().embedding(*given, *source, out)
+    gpu.ops().embedding(*given, *source, out)
     return out
 
 
@@ -102,8 +104,9 @@ def embedded(
         _, length, width = copied.memory.shape
         known = known and length <= MOST_SOURCES and width % 16 == 0
         known = known and copied.memory.stride(1) == width and aligned(copied.memory)
-    usable = known and gpu.usable(tokens.device, embeds_alike, weight.dtype)
-    return (fused if usable else plain)(tokens, at, tables, masks)
+    own = fused if known else plain
+    embed = gpu.either(own, plain, tokens.device, embeds_alike, weight.dtype)
+    return embed(tokens, at, tables, masks)
 
 
 class PlacedSources(NamedTuple):
@@ -149,14 +152,48 @@ def fused_sources(
         tokens.new_empty(shape[0], 1, dtype=torch.int32),
     )
     mask = weight.new_empty(shape[0], 1, 1, shape[1])
-    gpu.operators().sources(
+    gpu.ops().sources(
         *(tokens.numel(), gpu.PRECISIONS[weight.dtype], weight.size(1), shape[1], pad),
         *(tables.scale, tokens, weight, tables.places, embeddings, x, mask, hidden, lengths),
     )
     return PlacedSources(embeddings, hidden, lengths, x, mask)
 
 
-@gpu.tries("sources")
+def source_layers(
+    products: Sequence[Any],
+    norms: Sequence[NormLayer],
+    heads: Sequence[int],
+    like: Tensor,
+    allowed: bool,
+) -> Layers:
+    """Makes the layers of an encoder, which run in kernels where these place sources and attend, too.
+
+    Args:
+        products, norms: of the encoder.
+        heads: of each layer.
+        like: (V, C), the embeddings.
+        allowed: False: PyTorch's operators run in any case.
+    """
+    fit = allowed and like.is_contiguous()
+    fit = fit and all(reads_heads(like.size(1) // count) for count in heads)
+    return Layers(products, norms, like, fit, beside=(attends_alike, places_alike))
+
+
+def _tables(device: torch.device, dtype: torch.dtype) -> EmbeddingTables:
+    chance = torch.Generator().manual_seed(7)
+    weight = torch.randn(gpu.TYPES, gpu.CHANNELS, generator=chance).to(device, dtype)
+    return EmbeddingTables(weight, 22.0, weight[:1024])
+
+
+def _source_twins(device: torch.device, rows: int, dtype: torch.dtype) -> gpu.Twins:
+    tables, tokens = _tables(device, dtype), torch.full((rows, 32), 7, device=device)
+    tokens[:, :5] = 1
+    return gpu.Twins(
+        lambda: fused_sources(tokens, tables, 1), lambda: plain_sources(tokens, tables, 1)
+    )
+
+
+@gpu.tries("sources", twins=_source_twins, precise=True)
 def places_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Tells whether both place sources alike in a precision, with and without positions."""
     chance = torch.Generator().manual_seed(7)
@@ -171,7 +208,13 @@ def places_alike(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-@gpu.tries("embedding")
+def _embedding_twins(device: torch.device, rows: int, dtype: torch.dtype) -> gpu.Twins:
+    tables, tokens = _tables(device, dtype), torch.arange(rows, device=device)
+    given = tokens, tokens, tables, None
+    return gpu.Twins(lambda: fused(*given), lambda: plain(*given))
+
+
+@gpu.tries("embedding", twins=_embedding_twins, precise=True)
 def embeds_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Tells whether both read the same, with and without positions and mask slots, in a precision."""
     chance = torch.Generator().manual_seed(7)

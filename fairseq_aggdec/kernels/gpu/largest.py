@@ -28,10 +28,14 @@ def first_largest(x: Tensor) -> Tensor:
         library.aggdec_largest(x.data_ptr(), *x.shape, places.data_ptr())
         return places
     if fused(x, finds_alike):
-        places = x.new_empty(x.size(0), dtype=torch.int64)
-        gpu.operators().largest(*x.shape, gpu.PRECISIONS[x.dtype], x, places)
-        return places
+        return _first_largest(x)
     return x.max(-1).indices  # twice as fast as argmax on CPU
+
+
+def _first_largest(x: Tensor) -> Tensor:
+    places = x.new_empty(x.size(0), dtype=torch.int64)
+    gpu.ops().largest(*x.shape, gpu.PRECISIONS[x.dtype], x, places)
+    return places
 
 
 def likeliest(x: Tensor, count: int) -> Tensor:
@@ -68,11 +72,11 @@ class Leading(NamedTuple):
 def leading(logits: Tensor, kept: int, rules: tuple[Any, ...] = NO_RULES) -> Leading:
     """The likeliest tokens of parts of each row, in one launch; arguments as of :func:`candidates`."""
     count, types = logits.shape
-    parts = min(gpu.parts(count, types), MOST_KEYS // kept)
+    parts = min(gpu.parts(count, types, logits.device), MOST_KEYS // kept)
     sums = logits.new_empty(count, parts, 2, dtype=torch.float32)
     keys = logits.new_empty(count, parts * kept, dtype=torch.int64)
     found = Leading(parts, types, gpu.PRECISIONS[logits.dtype], logits, sums, keys)
-    gpu.operators().leaders(count * parts, *_given(found, kept, rules))
+    gpu.ops().leaders(count * parts, *_given(found, kept, rules))
     return found
 
 
@@ -99,31 +103,46 @@ def candidates(
     found, count = leading(logits, kept, rules), len(logits)
     values = logits.new_empty(count, kept, dtype=torch.float32)
     tokens, ends = found.keys.new_empty(count, kept), values.new_empty(count)
-    gpu.operators().best(count, *_given(found, kept, rules, values, tokens, ends))
+    gpu.ops().best(count, *_given(found, kept, rules, values, tokens, ends))
     return values, tokens, ends
 
 
 # Rows and types with which kernels are tried: of several parts, and so many that threads read several groups.
 SEVERAL_PARTS = 3, 2 * gpu.PART + 5
 LONG_ROWS, MANY_ROWS = (12, 16 * 1024 + 5), (140, gpu.PART + 453)
+# Tokens beyond 18 bits, as of a multilingual vocabulary.
+MANY_TYPES = 1, 2**18 + 4101
 
 
-@gpu.tries("largest")
+def _made(device: torch.device, rows: int) -> Tensor:
+    chance = torch.Generator().manual_seed(7)
+    return torch.randn(rows, gpu.TYPES, generator=chance).to(device, torch.float16)
+
+
+def _largest_twins(device: torch.device, rows: int) -> gpu.Twins:
+    x = _made(device, rows)
+    return gpu.Twins(lambda: _first_largest(x), lambda: x.max(-1).indices)
+
+
+@gpu.tries("largest", twins=_largest_twins)
 def finds_alike(device: torch.device) -> bool:
     """Tells whether the kernel finds what PyTorch's operators find, in every precision."""
-    for x, likely in _logits(device, SEVERAL_PARTS, LONG_ROWS):
+    for x, likely in _logits(device, SEVERAL_PARTS, LONG_ROWS, MANY_TYPES):
         x[:, -1] = 9.0  # as large as the largest
-        places = x.new_empty(len(x), dtype=torch.int64)
-        gpu.operators().largest(*x.shape, gpu.PRECISIONS[x.dtype], x, places)
-        if not torch.equal(places.cpu(), likely[:, 0]):
+        if not torch.equal(_first_largest(x).cpu(), likely[:, 0]):
             return False
     return True
 
 
-@gpu.tries("leaders", "best")
+def _best_twins(device: torch.device, rows: int) -> gpu.Twins:
+    x = _made(device, rows)
+    return gpu.Twins(lambda: candidates(x, 8), lambda: x.topk(8))
+
+
+@gpu.tries("leaders", "best", twins=_best_twins)
 def ranks_alike(device: torch.device) -> bool:
     """Tells whether the kernels rank as PyTorch's operators do, in every precision."""
-    found = _logits(device, SEVERAL_PARTS, MANY_ROWS)
+    found = _logits(device, SEVERAL_PARTS, MANY_ROWS, MANY_TYPES)
     return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in found)
 
 
@@ -133,6 +152,8 @@ def _logits(device: torch.device, *shapes: tuple[int, int]) -> Iterator[tuple[Te
     for shape in shapes:
         x = torch.rand(shape, generator=chance)
         likely = torch.rand(shape, generator=chance).topk(8).indices
+        if shape == MANY_TYPES:
+            likely = torch.arange(shape[1] - 9, shape[1] - 1).unsqueeze(0)
         x = x.scatter_(1, likely, torch.arange(9.0, 1.0, -1.0).expand(len(x), 8))
         for dtype in gpu.PRECISIONS:
             yield x.to(device, dtype, copy=True), likely

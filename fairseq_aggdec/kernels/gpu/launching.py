@@ -40,6 +40,15 @@ class _Config(ctypes.Structure):
 _Pointers = ctypes.c_char_p * 1  # to the parameters of a kernel, of which ours have one
 DEPENDENT = _Attribute(6, 0, (1,))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
+# What errors of the driver mean for a user.
+MEANINGS = {
+    2: "the GPU has too little memory",
+    200: "the compiled kernels in the cache folder are damaged: remove the folder",
+    209: "the driver is too old for the compiler of this PyTorch: update the driver",
+    218: "the driver is too old for the compiler of this PyTorch: update the driver",
+    700: "a kernel read or wrote where it must not: set FAIRSEQ_AGGDEC_KERNELS=no-gpu and report it",
+}
+
 _overlapping: set[torch.device] = set()
 
 
@@ -120,7 +129,8 @@ class Launcher:
         """
         result = getattr(self.driver, name)(*arguments)
         if result:
-            raise RuntimeError(f"{name}: CUDA driver error {result}")
+            told = f" ({MEANINGS[result]})" if result in MEANINGS else ""
+            raise RuntimeError(f"{name}: CUDA driver error {result}{told}")
 
 
 @functools.cache

@@ -1,19 +1,23 @@
-"""Logits of few slots of a GPU, with the norm before them, in one launch: ``source/logits.cu``."""
+"""Logits of few slots of a GPU, with the norm before them, in one launch: ``source/logits.cu``.
+
+:func:`project` has beside it the norm and the product by PyTorch's operators.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, tries
-from fairseq_aggdec.kernels.gpu.products import MOST_NORMED, Norm, product
+from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu import products
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, Twins, ops, tries, usable
+from fairseq_aggdec.kernels.gpu.products import MOST_NORMED, Layers, Norm, NormLayer, product
 
 WORDS_SEEN = 5  # of 4 bytes, what is known of a part of a slot's logits
 ROWS, GROUP = 16, 8  # slots of a block, logits that are read at once
 FEWEST, MOST = 4, 32  # groups of a part: the block's tiles are full, a lane of a warp has one
-PROCESSORS = 132  # of a GPU, each of which has one block at a time
 
 
 class RuledTokens(NamedTuple):
@@ -24,11 +28,36 @@ class RuledTokens(NamedTuple):
     eos: int
 
 
-def groups_of_a_part(types: int) -> int:
-    """Number of groups of eight logits that a block computes: at most 32, and all processors get as many blocks."""
+def groups_of_a_part(types: int, processors: int) -> int:
+    """Number of groups of eight logits that a block computes: at most 32, and all processors get as many blocks, one at
+    a time."""
     groups = -(-types // GROUP)
-    turns = -(-groups // (PROCESSORS * MOST))
-    return -(-groups // -(-groups // max(FEWEST, -(-groups // (PROCESSORS * turns)))))
+    turns = -(-groups // (processors * MOST))
+    return -(-groups // -(-groups // max(FEWEST, -(-groups // (processors * turns)))))
+
+
+def project(
+    layer: Any, x: Tensor, norm: NormLayer, layers: Layers, symbols: RuledTokens | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Projects ``norm(x)`` to the V types of a vocabulary.
+
+    Args:
+        layer: the projection.
+        x: (N, C).
+        norm: of C channels.
+        layers: of the model.
+        symbols: as of :func:`logits`.
+
+    Returns:
+        the logits (N, V), ``norm(x)`` (N, C), and what the parts of the logits come to, as of :func:`logits`; None
+        where PyTorch's operators project.
+    """
+    own = layers.few(len(x)) and products.fits(layer, x.dtype)
+    if own and usable(x.device, projects_alike, x.dtype):
+        given = products.parameters(norm), symbols
+        return logits(x, layer.transposed, layer.bias, *given)
+    features = products.norm(norm, x, layers)
+    return layer(features), features, None
 
 
 def logits(
@@ -53,12 +82,12 @@ def logits(
         int32; None: not wanted, or V is no multiple of 8.
     """
     (slots, channels), types = x.shape, weight.size(1)
-    each = each or groups_of_a_part(types)
+    each = each or groups_of_a_part(types, gpu.processors(x.device))
     parts = -(-types // (GROUP * each))
     y, kept, seen = x.new_empty(slots, types), torch.empty_like(x), None
     if symbols is not None and types % GROUP == 0:
         seen = x.new_empty(slots, parts, WORDS_SEEN, dtype=torch.int32)
-    operators().logits(
+    ops().logits(
         *(parts * -(-slots // ROWS), PRECISIONS[x.dtype], slots, channels, types, parts, each),
         *(symbols or (-1, -1, -1)),
         *(norm.eps, 1 / channels, x, weight.t(), bias, *norm[:2], kept, y, seen),
@@ -66,7 +95,20 @@ def logits(
     return y, kept, seen
 
 
-@tries("logits")
+def _logits_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twins:
+    own = torch.Generator().manual_seed(7)
+    made = torch.randn(rows + 2, gpu.CHANNELS, generator=own).to(device, dtype)
+    weight = (
+        torch.randn(gpu.TYPES, gpu.CHANNELS, generator=own)
+        .div_(gpu.CHANNELS**0.5)
+        .to(device, dtype)
+        .t()
+    )
+    x, norm = made[2:], Norm(made[0], made[1], 1e-5)
+    return Twins(lambda: logits(x, weight, None, norm), lambda: norm(x) @ weight)
+
+
+@tries("logits", twins=_logits_twins, precise=True)
 def projects_alike(device: torch.device, dtype: torch.dtype) -> bool:
     """Tells whether the kernel gives in a precision what those give in whose place it runs, bit for bit."""
     # Slots of two blocks, inputs of every chunk, parts of several turns of which the last is short.
@@ -113,7 +155,7 @@ def _looked(found: Tensor, like: Tensor, symbols: RuledTokens) -> Tensor:
     (slots, types), parts, seen = found.shape, like.size(1), torch.empty_like(like)
     numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=found.device)
     sizes = 1, 1, parts, types, 0, PRECISIONS[found.dtype]
-    operators().look(
+    ops().look(
         *(slots * parts, *sizes, *symbols, 0.0, 0, 0, 0, 0, 0.0, numbers, numbers, found),
         *(None, numbers, None, seen, None, *[numbers] * 2, numbers, *[numbers] * 4, None),
         *(found, 0),

@@ -1,5 +1,7 @@
 """CUDA C++ compiled while the program runs, by NVRTC, and loaded by the driver, both through ctypes.
 
+Machine code is kept on disk: only the first process waits for the compiler. Where nothing can be kept, each one does.
+
 NVRTC comes with PyTorch's CUDA wheels. ``torch.cuda._compile_kernel`` compiles with it too, but is private and asks for
 the headers of an installed CUDA toolkit, which few machines have.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +22,6 @@ from typing import Any
 
 import torch
 
-from fairseq_aggdec.kernels.gpu import cubins
 from fairseq_aggdec.kernels.gpu.launching import launcher
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,56 @@ logger = logging.getLogger(__name__)
 SOURCES = Path(__file__).with_name("source")
 SHARED = "shared.h"  # what every source includes
 MOST_THREADS = 8  # that compile
+DIGEST = hashlib.sha256().digest_size  # bytes before the machine code
+
+
+def folder() -> Path | None:
+    """Folder in which cubins are kept: one of the user that nobody else can write to; None: there is none.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fairseq_aggdec")
+    found = Path(os.path.expanduser(cache))  # ~ stays where there is no home directory
+    if not found.is_absolute():
+        return None
+    found.mkdir(0o700, parents=True, exist_ok=True)
+    status = found.stat()
+    return found if status.st_uid == os.getuid() and not status.st_mode & 0o022 else None
+
+
+def without_folder() -> str:
+    """Tells what to do where nothing can be kept."""
+    return (
+        "XDG_CACHE_HOME, or ~/.cache, must be a folder that you can write to, with a subfolder fairseq_aggdec that "
+        "nobody else can write to"
+    )
+
+
+def kept(stamp: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
+    """The machine code that ``make`` compiles, and ``stamp`` says all that it depends on."""
+    path = None
+    with suppress(OSError):
+        if own := folder():
+            path = own / f"{hashlib.sha256(repr(stamp).encode()).hexdigest()}.cubin"
+            read = path.read_bytes() if path.exists() else b""
+            if hashlib.sha256(code := read[DIGEST:]).digest() == read[:DIGEST]:
+                return code
+    code, written = make(), False
+    if path:
+        made = path.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):
+            made.write_bytes(hashlib.sha256(code).digest() + code)
+            made.replace(path)  # other processes may write it too
+            written = True
+    if not written:
+        _say_once()
+    return code
+
+
+@functools.cache
+def _say_once() -> None:
+    logger.info("kernels are compiled again in every process, some seconds: %s", without_folder())
 
 
 def library() -> Any:
@@ -84,7 +137,7 @@ def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
     """
     files = {name: (SOURCES / name).read_bytes() for name in files_of(source)}
     words = f"--gpu-architecture={architecture}", "--std=c++17", *more
-    return cubins.kept(
+    return kept(
         (*_version(nvrtc), *words, *files.values()),
         lambda: _compiled(nvrtc, source, files, words),
     )

@@ -10,21 +10,23 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.kernels.gpu import proof
 from fairseq_aggdec.kernels.gpu.arguments import PRECISIONS as PRECISIONS
 from fairseq_aggdec.kernels.gpu.arguments import Signature
+from fairseq_aggdec.kernels.gpu.arguments import aligned as aligned
 from fairseq_aggdec.kernels.gpu.nvrtc import Module, compiling
-from fairseq_aggdec.kernels.switches import GPU, VARIABLE, switches
+from fairseq_aggdec.kernels.switches import DEPENDENT, GPU, GPU_KERNELS, VARIABLE, switches
 
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "fairseq_aggdec"
-_JUDGEMENT = """(
+_VERIFICATION = """(
     int blocks, int width, int room, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
     float unk_penalty, int free_end, int ngram, int sure, int beta, float tolerance, Tensor owners, Tensor forced,
     Tensor(a!) logits, Tensor? shown, Tensor outputs, Tensor? length, Tensor(b!) seen, Tensor(c!)? hidden,
@@ -42,12 +44,12 @@ _ATTENTION = """(
     int value_step, int mask_row, int mask_slot, int words, int span, float scale, Tensor queries, Tensor(a!) kept,
     Tensor? at, Tensor? last, Tensor? bits, Tensor? mask, Tensor(b!) out) -> ()"""
 _BEAM_STEP = """(
-    int blocks, int width, int each, int eos, int pad, int prefix, int length, int sights, int end, int bytes,
+    int blocks, int width, int each, int eos, int pad, int prefix, int length, int visibilities, int end, int bytes,
     int room, int parts, int types, int precision, int unk, float unk_penalty, Tensor? logits, Tensor? found,
     Tensor? keys, Tensor clock, Tensor? values, Tensor? tokens, Tensor? ends, Tensor forced, Tensor? lengths,
     Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds, Tensor(f!) count,
     Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
-    Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()"""
+    Tensor(l!) finished, Tensor(m!) visibility, Tensor(n!)? written) -> ()"""
 # The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
 SCHEMAS = {
     "begin": """(
@@ -70,9 +72,9 @@ SCHEMAS = {
     "copy_block": """(
         int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
-    "ban": _JUDGEMENT,
-    "look": _JUDGEMENT,
-    "judge": _JUDGEMENT,
+    "ban": _VERIFICATION,
+    "look": _VERIFICATION,
+    "verify": _VERIFICATION,
     "largest": "(int blocks, int types, int precision, Tensor logits, Tensor(a!) tokens) -> ()",
     "leaders": _CANDIDATES,
     "best": _CANDIDATES,
@@ -108,7 +110,7 @@ THREADS = {
     "copy_block": 256,
     "ban": 128,
     "look": 256,
-    "judge": 128,
+    "verify": 128,
     "largest": 1024,
     "leaders": 256,
     "best": 32,
@@ -128,7 +130,7 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
     "cross_attend": "cross",
     "logits": "logits",
-    **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
+    **dict.fromkeys(("ban", "look", "verify", "largest"), "vocabulary"),
     **dict.fromkeys(("leaders", "best", "beam_step", "best_step"), "beam"),
     **dict.fromkeys(("product", "layer_norm"), "products"),
 }
@@ -139,17 +141,23 @@ EVERY_LOOP = (
     *("products", "vocabulary", "attention", "cross", "logits", "embedding"),
     "bookkeeping",
 )
-# Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and there are
-# BUSY blocks at most, which keep a GPU busy.
-PART, BUSY = 2048, 264
+# Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and each
+# processor of the GPU has BUSY blocks at most.
+PART, BUSY = 2048, 2
 
 
-def parts(positions: int, types: int) -> int:
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Number of a GPU's processors (SMs)."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def parts(positions: int, types: int, device: torch.device) -> int:
     """Tells how many blocks read the logits of each position."""
-    return max(1, min(-(-types // PART), BUSY // positions))
+    return max(1, min(-(-types // PART), BUSY * processors(device) // positions))
 
 
-def operators() -> Any:
+def ops() -> Any:
     """``torch.ops.fairseq_aggdec``: :data:`SCHEMAS`."""
     with _one_definition:
         return _defined()
@@ -198,31 +206,103 @@ def _options(source: str, precision: int | None) -> list[str]:
 
 
 def compile_ahead(device: torch.device, dtype: torch.dtype) -> None:
-    """Begins to compile what every loop on a GPU launches, side by side, for models in a precision."""
-    if GPU not in switches().off and ready(device) and dtype in PRECISIONS:
-        for source in EVERY_LOOP:
+    """Begins to compile what every loop on a GPU launches, side by side, for models in a precision; the log tells once
+    which kernels run."""
+    if GPU in switches().off or lacking(device) or dtype not in PRECISIONS:
+        return
+    allowed = running(device, dtype)
+    for source in EVERY_LOOP:
+        if any(SOURCES.get(name) == source for name in allowed):
             compiling(device, source, *_options(source, PRECISIONS[dtype]))
+    _say(device, told(allowed))
 
 
-def ready(device: torch.device) -> bool:
-    """Tells whether a device is one for the kernels; a source is compiled when one of its kernels is first launched."""
-    return device.type == "cuda"
+def running(device: torch.device, dtype: torch.dtype) -> set[str]:
+    """Names of the kernels that are switched on for models in a precision."""
+    found = set[str]()
+    for agree, (names, precise, _) in PROBES.items():
+        if not _unproven(device, agree, *([dtype] if precise else [])):
+            found.update(names)
+    return found
+
+
+@functools.cache
+def _say(device: torch.device, text: str) -> None:
+    logger.info("kernels on %s: %s", device, text)
+
+
+def told(running: set[str]) -> str:
+    """One line that tells which kernels run, which wait for a proof, and what proves them."""
+    asked = {name for names, *_ in PROBES.values() for name in names}
+    in_order = [name for name in (*GPU_KERNELS, DEPENDENT) if name in asked]
+    rest = [name for name in in_order if name not in running]
+    if not rest:
+        return "all of ours run"
+    if not running:
+        return f"PyTorch's operators; ours wait for a proof on this card: {proof.COMMAND}"
+    runs = ", ".join(name for name in in_order if name in running)
+    return f"{runs} run; off or waiting for a proof: {', '.join(rest)} ({proof.COMMAND})"
+
+
+# The model with which kernels are timed: channels, heads, types of the vocabulary, keys of a row.
+CHANNELS, HEADS, TYPES, KEYS = 512, 8, 32768, 64
+
+
+class Twins(NamedTuple):
+    """The same work twice, to be timed.
+
+    Attributes:
+        own: launches the kernels.
+        plain: asks PyTorch's operators.
+    """
+
+    own: Callable[[], object]
+    plain: Callable[[], object]
 
 
 Probe = Callable[..., bool | str]
-# What tries kernels, before they are used -> their names. They are used together or not at all.
-PROBES: dict[Probe, tuple[str, ...]] = {}
 
 
-def tries(*names: str) -> Callable[[Probe], Probe]:
-    """Marks a function that tries these kernels on a device (and, where they are compiled for one, in a precision), and
-    says whether they give what PyTorch's operators give, or what the device lacks for them."""
+class Tried(NamedTuple):
+    """Trial of kernels.
+
+    Attributes:
+        names: of the kernels. They are used together or not at all.
+        precise: they are compiled for one precision, in which they are tried.
+        twins: device, rows, and the precision -> what is timed.
+    """
+
+    names: tuple[str, ...]
+    precise: bool
+    twins: Callable[..., Twins]
+
+
+PROBES: dict[Probe, Tried] = {}
+
+
+def tries(
+    *names: str, twins: Callable[..., Twins], precise: bool = False
+) -> Callable[[Probe], Probe]:
+    """Marks a function that tries these kernels on a device, and says whether they give what PyTorch's operators give,
+    or what the device lacks for them. If ``precise``, it is also given a precision. ``twins``: see :class:`Tried`."""
 
     def mark(agree: Probe) -> Probe:
-        PROBES[agree] = names
+        PROBES[agree] = Tried(names, precise, twins)
         return agree
 
     return mark
+
+
+def probes() -> Iterator[tuple[Probe, tuple[torch.dtype, ...]]]:
+    """Every probe, in each precision that it has."""
+    for agree, tried in PROBES.items():
+        for dtype in PRECISIONS if tried.precise else (None,):
+            yield agree, () if dtype is None else (dtype,)
+
+
+def lacking(device: torch.device) -> str | None:
+    """Tells what a device lacks for any kernel."""
+    return None if device.type == "cuda" else "they are for a GPU"
 
 
 def usable(device: torch.device, agree: Probe, *dtype: torch.dtype) -> bool:
@@ -230,59 +310,67 @@ def usable(device: torch.device, agree: Probe, *dtype: torch.dtype) -> bool:
     return against(device, agree, *dtype) is None
 
 
+T = TypeVar("T")
+
+
+def either(own: T, plain: T, device: torch.device, agree: Probe, *dtype: torch.dtype) -> T:
+    """The first of two ways to compute where the kernels run on a device, else the second, of PyTorch's operators;
+    arguments as for :func:`against`."""
+    return own if usable(device, agree, *dtype) else plain
+
+
 def against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
     """Why PyTorch's operators run in place of the kernels, None where the kernels do.
 
     Args:
         device: any.
-        agree: tries the kernels there, once.
+        agree: tries the kernels; they run where that was done on this card with success, or where they are forced.
         dtype: where they are compiled for one precision.
     """
-    off = switches().off
-    if off and (GPU in off or not off.isdisjoint(PROBES.get(agree, ()))):
+    if _off(agree):
         return f"{VARIABLE}={os.environ[VARIABLE]}"
-    key = device, agree, *dtype
-    if key not in _tried:
-        _tried[key] = _against(device, agree, *dtype)
-    return _tried[key]
+    if reason := lacking(device):
+        return reason
+    key = device, agree, switches().forced, *dtype
+    if key not in _known:
+        reason = _unproven(device, agree, *dtype)
+        _known[key] = unloaded(device, agree, *dtype) if reason is None else reason
+    return _known[key]
 
 
-_tried: dict[tuple[Any, ...], str | None] = {}
-NO_MEMORY = "there was too little memory to try them"
+_known: dict[tuple[Any, ...], str | None] = {}
 
 
-def try_again(everything: bool = False) -> None:
-    """Forgets what could not be tried for want of memory, which another batch may leave; or all that was tried."""
-    for key in [key for key, found in list(_tried.items()) if everything or found == NO_MEMORY]:
-        _tried.pop(key, None)
+def forget() -> None:
+    """Asks anew which kernels run: proofs may have changed."""
+    _known.clear()
 
 
-def _check_device(device: torch.device, agree: Probe, error: Exception) -> None:
-    """A kernel that reads where it must not ends what PyTorch can do on the GPU: whoever goes on fails elsewhere."""
+def _off(agree: Probe) -> bool:
+    off = switches().off
+    return bool(off) and (GPU in off or not off.isdisjoint(PROBES[agree].names))
+
+
+def _unproven(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
+    names = PROBES[agree].names
+    if _off(agree):
+        return f"{VARIABLE}={os.environ[VARIABLE]}"
+    if not switches().forced.isdisjoint(names):
+        return None
+    return proof.against(device, agree, names, dtype)
+
+
+def unloaded(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
+    """Why kernels cannot be compiled or loaded on a GPU; None: they are ready."""
+    names = PROBES[agree].names
+    sources = {SOURCES[name] for name in names if name in SOURCES}
     try:
-        torch.zeros(1, device=device).item()
-    except RuntimeError:
-        names = PROBES.get(agree, (GPU,))
-        text = f"a fused kernel ({', '.join(names)}) has failed on {device} ({error}): set"
-        raise RuntimeError(f"{text} {VARIABLE}=no-{names[0]}, and start again") from error
-
-
-def _against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:
-    names = ", ".join(PROBES.get(agree, ("fused kernels",)))
-    try:
-        if not ready(device):
-            return "they are for a GPU"
-        with torch.inference_mode():
-            found = agree(device, *dtype)
-        if found:
-            return None if found is True else str(found)
-    except torch.OutOfMemoryError:
-        return NO_MEMORY
+        for source in sources:
+            number = PRECISIONS[dtype[0]] if dtype and source in BY_PRECISION else None
+            module(device, source, number)
     except (OSError, RuntimeError) as error:
-        _check_device(device, agree, error)
         # Said once of all kernels that end alike: without a compiler that is each of them.
-        level = logging.INFO if str(error) in _tried.values() else logging.WARNING
-        logger.log(level, "not used on %s, only slower: %s: %s", device, names, error)
+        level = logging.INFO if str(error) in _known.values() else logging.WARNING
+        logger.log(level, "not used on %s, only slower: %s: %s", device, ", ".join(names), error)
         return str(error)
-    logger.warning("%s differ from PyTorch's operators on %s: not used", names, device)
-    return "they differ from PyTorch's operators"
+    return None

@@ -39,8 +39,16 @@ struct Normaliser {
     Floats maxima;
 };
 
+// The logarithm of the sum of the exponentials of x (V) above their largest, which is no NaN.
+inline float log_sum_above(const float* x, int64_t size, float best) {
+    if (std::isinf(best)) return NAN;
+    Floats sum = same(0.0f);
+    each_vector(size, [&](int64_t i, int width) { sum = sum + exponential(padded(x + i, width) - same(best)); });
+    return std::log(total(sum));
+}
+
 inline Normaliser normaliser(const float* x, int64_t size) {
-    Floats most = same(-INFINITY), sum = same(0.0f);
+    Floats most = same(-INFINITY);
     unsigned broken = 0;
     each_vector(size, [&](int64_t i, int width) {
         const Floats part = padded(x + i, width);
@@ -48,10 +56,7 @@ inline Normaliser normaliser(const float* x, int64_t size) {
         broken |= not_numbers(part);
     });
     const float best = largest(most);
-    each_vector(size, [&](int64_t i, int width) {
-        sum = sum + exponential(padded(x + i, width) - same(best));
-    });
-    return {best, broken || std::isinf(best) ? NAN : std::log(total(sum)), most};
+    return {best, broken ? NAN : log_sum_above(x, size, best), most};
 }
 
 // The first place of the largest of the numbers x (V); NaN counts as the largest.

@@ -209,8 +209,10 @@ void grow_row(const Slots& call, int64_t row, RowSlots& slots) {
     while (!open.empty() && count < call.nodes) {
         const Open best = open.top();
         open.pop();
-        const double chance = std::exp(-best.cost);
-        if (count && chance * (call.fixed_cost + static_cast<double>(count)) <= expected) break;
+        const double chance = call.trust * std::exp(-best.cost);
+        if (count && call.costs &&
+            chance * call.costs[count] <= expected * (call.costs[count + 1] - call.costs[count]))
+            break;
         expected += chance;
         const Ranking& found = slots.ranking(best.slot, best.before);
         const int64_t place = found.order[best.rank], token = slots.token(best.slot, place);

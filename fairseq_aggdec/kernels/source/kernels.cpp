@@ -17,9 +17,10 @@
 #include "best.h"
 #include "drafts.h"
 #include "heads.h"
-#include "judge.h"
+#include "tables.h"
 #include "processor.h"
 #include "products.h"
+#include "sizes.h"
 #include "structs.h"
 #include "vector.h"
 
@@ -38,25 +39,62 @@ struct Token {
     int64_t row, slot, place;  // of the window, the last among all its tokens
 };
 
-// A token, and its position unless that is null, as what the first layer reads: x (C).
-void embed(const Shape& shape, int64_t token, const float* position, float* x) {
+bool is_slot(const Shape& shape, int64_t token) { return token < 0 || token == shape.mask; }
+
+// A token, with its position and its copy of the source unless they are null, as what the first layer reads: x (C).
+void embed(const Shape& shape, int64_t token, const float* position, const float* copy, float* x) {
     const int64_t channels = shape.channels;
     const Floats scale = same(static_cast<float>(shape.scale));
-    const float* embedding = token < 0 ? shape.slot : shape.embeddings + token * channels;
+    const float* embedding = is_slot(shape, token) ? shape.slot : shape.embeddings + token * channels;
     for (int64_t i = 0; i < channels; i += LANES) {
         const int count = static_cast<int>(std::min<int64_t>(LANES, channels - i));
-        Floats y = load(embedding + i, count) * scale;
+        Floats y = embedding ? load(embedding + i, count) * scale : same(0.0f);
+        if (copy) y = y + load(copy + i, count);
         if (position) y = y + load(position + i, count);
         store(x + i, y, count);
     }
     if (shape.first_norm.weight) normalise(shape.first_norm, x, channels, x);
 }
 
+// Where token n of a window stands in its sentence.
+int64_t position(const Step& step, const std::vector<Token>& window, size_t n) {
+    return step.depths ? step.depths[n] : step.starts[window[n].row] + window[n].slot;
+}
+
+// Everything of the sources of a row, as far as `mask` leaves it.
+KeyView sources(const Step& step, int64_t row, const float* memory, int64_t channels, int64_t head, int32_t* places) {
+    const float* mask = step.memory_mask ? step.memory_mask + row * step.memory_mask_row : nullptr;
+    const float* keys = memory + row * step.memory_row;
+    return seen({keys, keys + channels, step.memory_position, head, step.sources, nullptr}, mask, places);
+}
+
+// The embeddings of a row's source, each as far as its key looks like the query of a position: out (C).
+void copy_source(const Shape& shape, const Step& step, int64_t row, int64_t position, float* out) {
+    const int64_t channels = shape.channels;
+    int32_t* places = scratch<int32_t, Scratch::PLACES>(step.sources);
+    float* scores = scratch<float, Scratch::ATTENTION_SCORES>(step.sources);
+    const KeyView all = sources(step, row, step.memory[shape.layers], channels, channels, places);
+    if (all.count) attend_head_of(channels, step.queries + position * channels, all, 0, 1.0f, scores, out);
+    else std::fill_n(out, channels, NAN);  // as in PyTorch
+}
+
 void embed(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
+    const int64_t channels = shape.channels;
+    float* copy = shape.copies ? scratch<float, Scratch::COPY>(channels) : nullptr;
+    const bool at_once = step.positions && !shape.each_layer;
     for (size_t n = 0; n < window.size(); ++n) {
-        const int64_t place = step.depths ? step.depths[n] : step.starts[window[n].row] + window[n].slot;
-        const float* position = step.positions ? step.positions + place * shape.channels : nullptr;
-        embed(shape, step.tokens[n], position, x + n * shape.channels);
+        const int64_t place = position(step, window, n);
+        const bool copies = shape.copies && is_slot(shape, step.tokens[n]);
+        if (copies) copy_source(shape, step, window[n].row, place, copy);
+        embed(shape, step.tokens[n], at_once ? step.positions + place * channels : nullptr, copies ? copy : nullptr,
+              x + n * channels);
+    }
+}
+
+void add_positions(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
+    for (size_t n = 0; n < window.size(); ++n, x += shape.channels) {
+        const float* own = step.positions + position(step, window, n) * shape.channels;
+        for (int64_t i = 0; i < shape.channels; ++i) x[i] += own[i];
     }
 }
 
@@ -76,7 +114,7 @@ void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t toke
 }
 
 // The last place, and one more, that a token sees of those before it in its row and of its own window.
-int64_t sight_end(const Step& step, const Token& token) {
+int64_t view_end(const Step& step, const Token& token) {
     const int64_t start = step.starts[token.row];
     if (!step.causal) return step.end;
     if (step.blocks && token.slot >= step.blocks[token.row]) return start + step.widths[token.row];
@@ -84,16 +122,16 @@ int64_t sight_end(const Step& step, const Token& token) {
 }
 
 // What a token sees in the cache of a layer; `places` for as many numbers.
-Sight own_sight(const Step& step, const Shape& shape, const Token& token, const float* cache,
+KeyView own_view(const Step& step, const Shape& shape, const Token& token, const float* cache,
                 int32_t* places) {
     const int64_t channels = shape.channels;
     const float* keys = cache + token.row * step.cache_row;
-    Sight sight{keys, keys + channels, 2 * channels, channels / shape.heads, step.end, nullptr, nullptr};
+    KeyView view{keys, keys + channels, 2 * channels, channels / shape.heads, step.end, nullptr};
     if (step.mask)
-        return seen(sight, step.mask + token.row * step.mask_row + token.slot * step.mask_slot, places);
-    if (step.seen) return of_bits(sight, step.seen + token.place * step.seen_bytes, places);
-    sight.count = sight_end(step, token);
-    return sight;
+        return seen(view, step.mask + token.row * step.mask_row + token.slot * step.mask_slot, places);
+    if (step.seen) return of_bits(view, step.seen + token.place * step.seen_bytes, places);
+    view.count = view_end(step, token);
+    return view;
 }
 
 // f(first, count) for tokens `begin` to `end`, up to QUERIES of one row at a time.
@@ -149,10 +187,10 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
     share(tokens, threads, tokens * step.end * channels * 4, [&](int64_t begin, int64_t end) {
         int32_t* places = scratch<int32_t, Scratch::PLACES>(QUERIES * most);
         by_rows(window, begin, end, [&](int64_t first, int count) {
-            Sight sights[QUERIES];
+            KeyView views[QUERIES];
             for (int i = 0; i < count; ++i)
-                sights[i] = own_sight(step, shape, window[first + i], cache, places + i * most);
-            attend(wide + 3 * first * channels, 3 * channels, sights, count, channels, shape.heads,
+                views[i] = own_view(step, shape, window[first + i], cache, places + i * most);
+            attend(wide + 3 * first * channels, 3 * channels, views, count, channels, shape.heads,
                    inner + first * channels, channels);
         });
     });
@@ -163,15 +201,10 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
     share(tokens, threads, tokens * step.sources * channels * 4, [&](int64_t begin, int64_t end) {
         int32_t* places = scratch<int32_t, Scratch::PLACES>(most);
         by_rows(window, begin, end, [&](int64_t first, int count) {
-            const int64_t row = window[first].row;
-            const float* mask =
-                step.memory_mask ? step.memory_mask + row * step.memory_mask_row : nullptr;
-            const float* keys = memory + row * step.memory_row;
-            const Sight all{keys,         keys + channels, step.memory_position,
-                            channels / shape.heads, step.sources, nullptr, nullptr};
-            Sight sights[QUERIES];
-            std::fill(sights, sights + count, seen(all, mask, places));
-            attend(wide + first * channels, channels, sights, count, channels, shape.heads,
+            KeyView views[QUERIES];
+            std::fill(views, views + count,
+                      sources(step, window[first].row, memory, channels, channels / shape.heads, places));
+            attend(wide + first * channels, channels, views, count, channels, shape.heads,
                    inner + first * channels, channels);
         });
     });
@@ -190,9 +223,11 @@ void decode(const Layer* layers, const Shape* shape, const Step* step, float* x)
     float* out = x;
     if (step->wanted) x = scratch<float, Scratch::ALL_SLOTS>(count * shape->channels);
     if (step->tokens) embed(*shape, *step, window, x);
-    for (int64_t l = 0; l < shape->layers; ++l)
+    for (int64_t l = 0; l < shape->layers; ++l) {
+        if (shape->each_layer) add_positions(*shape, *step, window, x);
         decode_layer(layers[l], *shape, *step, l + 1 == shape->layers, window, x,
                      step->cache + l * step->cache_layer, step->memory[l]);
+    }
     const auto left = static_cast<int64_t>(window.size());
     if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, left, shape->channels, out);
     else if (out != x) std::copy_n(x, left * shape->channels, out);
@@ -223,7 +258,7 @@ bool embed(const Shape& shape, const Source& source, const Sentences& of, float*
     const int64_t longest = count ? *std::max_element(source.lengths, source.lengths + source.rows) : 0;
     if (source.positions && longest > source.reach) return false;
     for (int64_t n = 0; n < count; ++n)
-        embed(shape, source.tokens[n], nullptr, source.embeddings + n * channels);
+        embed(shape, source.tokens[n], nullptr, nullptr, source.embeddings + n * channels);
     for (size_t n = 0; n < of.places.size(); ++n, x += channels) {
         std::copy_n(source.embeddings + of.places[n] * channels, channels, x);
         if (!source.positions) continue;
@@ -249,11 +284,11 @@ void encode_layers(const Layer* layers, const Shape* shape, const Sentences& of,
             for (int64_t first = begin; first < end;) {
                 const int64_t left = std::min<int64_t>({QUERIES, end - first, ends[first] - first});
                 const float* keys = wide + (3 * begins[first] + 1) * channels;
-                const Sight sight{keys, keys + channels, 3 * channels, channels / shape->heads,
-                                  ends[first] - begins[first], nullptr, nullptr};
-                Sight sights[QUERIES];
-                std::fill(sights, sights + left, sight);
-                attend(wide + 3 * first * channels, 3 * channels, sights, static_cast<int>(left),
+                const KeyView view{keys, keys + channels, 3 * channels, channels / shape->heads,
+                                  ends[first] - begins[first], nullptr};
+                KeyView views[QUERIES];
+                std::fill(views, views + left, view);
+                attend(wide + 3 * first * channels, 3 * channels, views, static_cast<int>(left),
                        channels, shape->heads, inner + first * channels, channels);
                 first += left;
             }
@@ -302,7 +337,7 @@ int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
 
 }  // namespace
 
-// Functions that need memory give 0, or NO_MEMORY and nothing else.
+// Functions that need memory give 0, or NO_MEMORY and nothing else; those that are told sizes also MISFIT.
 extern "C" {
 
 // What this file was compiled for, see processor.h.
@@ -320,6 +355,20 @@ int64_t aggdec_depth() { return DEPTH; }
 
 // How far the inputs of a pair in bfloat16 are apart.
 int64_t aggdec_apart() { return APART; }
+
+// Whether the parts of a product have these numbers of bytes, and layers fit each other: 0 or MISFIT, see sizes.h.
+int64_t aggdec_check_product(const Product* p, int64_t weight, int64_t bias, int64_t scales, int64_t sums) {
+    return fits(*p, weight, bias, scales, sums) ? 0 : MISFIT;
+}
+int64_t aggdec_check_layers(const Layer* layers, const Shape* shape) { return fit(layers, *shape) ? 0 : MISFIT; }
+
+// x has `given` numbers, y has room for `room`: as many rows as that is.
+int64_t aggdec_multiply(const Product* p, const float* x, int64_t given, float* y, int64_t room, int64_t threads) {
+    if (p->inputs <= 0 || given < 0) return MISFIT;
+    const int64_t rows = given / p->inputs;
+    if (!times(rows, p->inputs, given) || !times(rows, p->outputs, room)) return MISFIT;
+    return tried([&] { product(*p, x, rows, y, nullptr, threads); });
+}
 
 int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
     return tried([&] { product(*p, x, rows, y, nullptr, threads); });
@@ -341,17 +390,13 @@ void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places)
 // What block heads say, see heads.h.
 int64_t aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows,
                      int64_t wanted, float* out, int64_t threads) {
+    if (!fit(*heads, wanted)) return MISFIT;
     return tried([&] { spread(*heads, x, tokens, rows, wanted, out, threads); });
 }
 
 // The mean probabilities of several models, see best.h.
 int64_t aggdec_average(float* logits, int64_t models, int64_t rows, int64_t types, int64_t threads) {
     return tried([&] { average(logits, models, rows, types, threads); });
-}
-
-// What stands of a draft, see judge.h.
-int64_t aggdec_judge(const Judgement* judgement) {
-    return tried([&] { judge(*judgement); });
 }
 
 // Copies keys and values of a cache as that of `Step`.
@@ -377,36 +422,14 @@ int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
     return int64_t(sum);
 }
 
-// The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
-// (N, 2 count + 1): log-probabilities, best first, tokens as numbers, log-probability of the wanted one.
-// unk_penalty: is subtracted from the log-probability of `unk`. banned: pairs, by their rows, of tokens that are not
-// among the best. Either changes the logits.
-int64_t aggdec_best_tokens(float* logits, int64_t rows, int64_t size, int64_t count, const int64_t* wanted,
-                           int64_t pad, int64_t unk, double unk_penalty, const Pair* banned, int64_t pairs,
-                           float* out, int64_t threads) {
-    return tried([&] { share(rows, threads, rows * size * 8, [&](int64_t begin, int64_t end) {
-        const Pair* hidden = std::lower_bound(banned, banned + pairs, begin,
-                                              [](const Pair& pair, int64_t row) { return pair.place < row; });
-        for (int64_t n = begin; n < end; ++n) {
-            float* x = logits + n * size;
-            float* values = out + n * (2 * count + 1);
-            const Normaliser norm = normaliser(x, size);
-            float maxima[LANES], bound = -INFINITY;
-            if (count < LANES && unk_penalty == 0.0 && !pairs) {  // one of the maxima may be that of padding
-                store(maxima, norm.maxima);
-                std::nth_element(maxima, maxima + count, maxima + LANES, std::greater<float>());
-                bound = maxima[count];
-            }
-            if (unk_penalty != 0.0) x[unk] -= static_cast<float>(unk_penalty);
-            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
-            for (; hidden != banned + pairs && hidden->place == n; ++hidden) x[hidden->token] = -INFINITY;
-            Best best{values, values + count, count};
-            take_best(x, size, pad, bound, best);
-            while (best.count < count) best.take(-INFINITY, pad);
-            for (int64_t i = 0; i < count; ++i) values[i] = values[i] - norm.best - norm.log_sum;
-            values[2 * count] = score - norm.best - norm.log_sum;
-        }
-    }); });
+// Tables of the best tokens, see TableCall.
+int64_t aggdec_tables(const TableCall* call) {
+    return tried([&] { write_tables(*call); });
+}
+
+// What normalises the logits x (V), out (2), as in a table. largest: of them, which are no NaN; null: it is not known.
+void aggdec_normalise(const float* x, int64_t types, const float* largest, float* out) {
+    write_normaliser(x, types, largest, out);
 }
 
 // Trees of drafted tokens, see drafts.h.
@@ -422,12 +445,14 @@ int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step,
 // The layers of an encoder over a batch of sources, and what a decoder reads of them: WHOLE, PADDED, or UNREADABLE where
 // it cannot embed them.
 int64_t aggdec_encode(const Layer* layers, const Shape* shape, const Source* source) {
+    if (source->readers && !read(source->readers, source->reading, shape->channels)) return MISFIT;
     return tried([&] { return encode(layers, shape, *source); });
 }
 
-// See read_source.
+// See read_source: `count` tokens with `channels` numbers each, and room for `room` numbers.
 int64_t aggdec_read_source(const Layer* layers, const Shape* shape, const float* states, int64_t count,
-                           float* out, int64_t threads) {
+                           int64_t channels, float* out, int64_t room, int64_t threads) {
+    if (!read(layers, shape->layers, channels) || !times(2 * shape->layers * shape->channels, count, room)) return MISFIT;
     return tried([&] { read_source(layers, shape->layers, states, count, nullptr, count, out, threads); });
 }
 

@@ -59,6 +59,9 @@ constexpr int most_rows(Kind kind) { return kind == FP32 ? ROWS : kind == INT8 ?
 constexpr int tile([[maybe_unused]] int rows, [[maybe_unused]] Kind kind) {
 #if defined(AGGDEC_AVX512)
     return 4;
+#elif defined(AGGDEC_AVX2)
+    // Two rows of four vectors have eight sums in flight, as many as hide the latency of a sum.
+    return rows == 1 || (rows == 2 && kind == FP32) ? 4 : rows == 2 && kind == BF16 ? 2 : 1;
 #else
     return rows == 1 ? 4 : rows == 2 && kind != INT8 ? 2 : 1;
 #endif

@@ -32,7 +32,10 @@ struct Shape {
     int64_t layers, channels, heads, pre_norm;
     Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
     const float* embeddings;    // (V, C)
-    const float* slot;          // (C), of tokens below 0, which are a drafter's mask slots
+    const float* slot;          // (C), of tokens below 0, which are a drafter's mask slots; null: nothing
+    int64_t copies;             // a slot reads a copy of the source as well, see Step
+    int64_t mask;               // a token that is read as a slot; below 0: none
+    int64_t each_layer;         // positions are added before every layer instead of once
     double scale;               // of embeddings
     int64_t activation;         // of the expanded features
 };
@@ -43,19 +46,22 @@ struct Step {
     const int64_t *starts, *widths;
     const int64_t* tokens;   // (N), null: x holds their embeddings
     const float* positions;  // (reach, C) or null: is added to embeddings
+    const float* queries;    // (reach, C): what a slot that copies the source asks it, by its position
     const int64_t* depths;   // (N), where each token stands among `positions`; null: at its place
     float* cache;  // (layers, B, positions, 2C), the window's keys and values are written
     int64_t cache_layer, cache_row;  // strides
-    // What a token sees. Additive, (B or 1, W, end); else the bits of places, (N, seen_bytes), lowest first; else the
+    // What a token sees. -inf or 0 for each place, (B or 1, W, end); else the bits of places, (N, seen_bytes), lowest first; else the
     // places up to itself, and from slot `blocks[b]` on its row's whole window; else, if not `causal`, all up to end.
     const float* mask;
     int64_t mask_row, mask_slot;
     const uint8_t* seen;
     int64_t seen_bytes, causal;
     const int64_t* blocks;  // (B) or null
-    float* const* memory;  // of each layer: keys and values (B, S, 2C), any strides but of 2C
+    // Of each layer: keys and values (B, S, 2C), any strides but of 2C. Where slots copy the source one more: what they
+    // compare their queries with, and embeddings.
+    float* const* memory;
     int64_t memory_row, memory_position, sources;
-    const float* memory_mask;  // additive, (B, S) or null
+    const float* memory_mask;  // -inf or 0, (B, S), or null
     int64_t memory_mask_row;
     int64_t wanted;  // how many last tokens of each row are decoded; 0: all, as where tokens are not embedded here
 };
@@ -84,32 +90,36 @@ struct Pair {
     int64_t place, token;
 };
 
+// How a rule changes the logit of a token at a place: by a number of nats; -inf bans the token, +inf forces it.
+struct Change {
+    int64_t place, token;
+    double value;
+};
+
 // Which drafted tokens are accepted beside the model's own choices: search/acceptance.py has the rules.
 struct Acceptance {
     int64_t beta;          // among this number of best (0: only the choices) ...
     double tolerance;      // ... if it is at most this many nats behind the best
     int64_t epsilon, first_number;  // a number at most this far from the choice, numbers being types from the first on
     int64_t least;         // tokens that an iteration gains in any case, as far as drafted
-    int64_t alone;         // nothing is verified: the choices of all places are gained
+    int64_t trusts;        // nobody verifies: the drafter reads the windows, and its choices at all places are gained
+    int64_t outside;       // Python says which drafted tokens are accepted
 };
 
-// What of drafts is accepted is asked by this. Letters: R rows, N places of their windows, row after row, V types.
-struct Judgement {
-    int64_t rows, types;
-    const int64_t* widths;            // (R)
-    const int64_t* tokens;            // (N), what was read
-    const int64_t* above;             // (N), which place each stands behind; null: the one before
-    float* logits;                    // (N, V), changed meanwhile
-    int64_t pad, unk, eos;
-    double unk_penalty;
-    const Pair *banned, *forced;      // in order of their places
-    int64_t banned_count, forced_count;
-    int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
-    int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
-    float* scores;                    // (N), out: their log-probabilities
-    int64_t *choices;                 // (N), out: the model's own tokens
-    const uint8_t* stands;            // (N), whether each drafted token is accepted, as Python says; null: by `accept`
-    Acceptance accept;
+// Asks for tables of the best tokens. Letters: R rows of logits, V types, K tokens of a table, C changes, W wanted logits.
+struct TableCall {
+    float* logits;  // (R, V), which are what they were when the call returns
+    int64_t rows, types, best, pad, threads;
+    int64_t normalise;      // 0: the last two numbers of a table are not written
+    int64_t changed;        // C
+    const Change* changes;  // (C), in the order of their places, which count rows of the logits
+    int64_t wanted;         // W
+    const Pair* pairs;      // (W): rows and tokens
+    // (R, 2 K + 3), out: logits as the rules change them, best first; tokens as numbers; the logit of the first without
+    // changes; the largest logit and the logarithm of the sum of the exponentials above it. A forced token is the first.
+    // Where a logit is NaN, so is the first.
+    float* tables;
+    float* values;  // (W), out: logits without changes; -inf for padding
 };
 
 // How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
@@ -131,7 +141,8 @@ struct Slots {
     const int64_t *last, *room;     // (R): the token before the first slot, how many slots may be filled
     const float *slopes, *shifts;   // (K): of the logit of a token's chance
     int64_t nodes, eos, branches;
-    double fixed_cost;              // of an iteration, in nodes
+    const double* costs;            // (nodes + 1) of an iteration with so many; null: nodes cost nothing
+    double trust;                   // how many times its chance a token is accepted
     int64_t *tokens, *parents;      // (R, nodes), out; parents counted from 1, 0 is the last token
     double* chances;                // (R, nodes), out: logarithms
     int64_t* counts;                // (R), out

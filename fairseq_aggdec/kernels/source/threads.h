@@ -1,4 +1,5 @@
-// The work of a call shared among threads.
+// The work of a call shared among threads, and how it fails. Exceptions end in this library: Python calls it through C, where
+// one ends the process. All of them are lacks of memory.
 
 #pragma once
 
@@ -9,10 +10,33 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-
-#include "failures.h"
+#include <new>
+#include <type_traits>
 
 namespace {
+
+constexpr int64_t NO_MEMORY = -1;
+constexpr int64_t MISFIT = -2;  // sizes of arguments do not fit each other: nothing was read or written
+
+// What f() gives, NO_MEMORY where it throws; 0 for an f that gives nothing.
+template <class F>
+int64_t tried(const F& f) noexcept {
+    try {
+        if constexpr (std::is_void_v<decltype(f())>) {
+            f();
+            return 0;
+        } else {
+            return f();
+        }
+    } catch (...) {
+        return NO_MEMORY;
+    }
+}
+
+// Throws again what tried() has caught, or where sizes did not fit.
+inline void must(int64_t result) {
+    if (result < 0) throw std::bad_alloc();
+}
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 
@@ -89,10 +113,10 @@ class Memory {
 enum class Scratch {
     LEVELS, LEVEL_SCALES, LEVEL_ZEROS, ROUNDED,  // products: the rows in 8 bits, in bfloat16
     ATTENTION_SCORES, PLACES,
-    INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS,  // layers
+    INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS, COPY,  // layers
     HEADS_HIDDEN, HEADS_ADDED,
     DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
-    ACCEPTED, WAYS,  // the judge
+    ACCEPTED, WAYS,  // verification
     WINDOW_FEATURES, WINDOW_HIDDEN, WINDOW_HEAD, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
 };
 

@@ -5,9 +5,9 @@ not counted. A pair with an empty side has an empty line. Tokens are what the di
 them: words, BPE or sentencepiece units.
 
 The links of each direction are estimated here (``estimation.py``), or by the original program with ``--fast-align
-PROGRAM``, which is as exact, faster on millions of pairs, and takes more memory. ``forward`` gives each target token at
-most one source token, ``reverse`` the other way round, and ``union``, the default, has the links of both. It has kept
-the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
+PROGRAM``, which finds the same links, is faster on millions of pairs, and takes more memory. ``forward`` gives each
+target token at most one source token, ``reverse`` the other way round, and ``union``, the default, has the links of
+both. It has kept the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
 """
 
 import argparse
@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_aggdec.lattice.alignment import DIRECTIONS, UNION
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
 from fairseq_aggdec.lattice.alignment.estimation import best_links
 
-UNION, DIRECTIONS = "union", ("forward", "reverse")
 BORDER = "|||"  # between source and target in the files that fast_align reads
 _BAD_LINE = re.compile(rb"^(?!(?:\d+-\d+(?: \d+-\d+)*)? *\r?$).*$", re.MULTILINE)
 
@@ -83,7 +83,7 @@ class Aligner:
             full = _write_corpus(pairs, corpus, total)
             lines = self._links(corpus) if any(full) else iter(())
             with partial.open("w", encoding="ascii") as file:
-                for has_tokens in tqdm(full, desc="align", unit=" pairs"):
+                for has_tokens in tqdm(full, desc="align", unit=" pairs", disable=None):
                     found = next(lines, None) if has_tokens else set[Link]()
                     if found is None:
                         raise RuntimeError(f"{self.program} wrote fewer lines than it was given")
@@ -177,7 +177,7 @@ def _write_corpus(pairs: Iterable[Pair], path: Path, total: int | None) -> list[
     """Writes the pairs that have tokens on both sides as fast_align reads them; for each pair, whether it has."""
     full = []
     with path.open("w", encoding="utf-8") as file:
-        for source, target in tqdm(pairs, desc="write", total=total, unit=" pairs"):
+        for source, target in tqdm(pairs, desc="write", total=total, unit=" pairs", disable=None):
             sides = [_joined(source), _joined(target)]
             full.append(all(sides))
             if full[-1]:
@@ -205,16 +205,6 @@ def _read_corpus(path: Path) -> tuple[Sentences, Sentences]:
         for words, sizes in zip(tokens, lengths, strict=True)
     )
     return source, target
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that :func:`build_aligner` reads."""
-    group = parser.add_argument_group("word alignment")
-    group.add_argument("--symmetrisation", choices=(UNION, *DIRECTIONS), default=UNION)
-    group.add_argument("--iterations", type=int, default=5, help="of estimation (default: 5)")
-    group.add_argument(
-        "--fast-align", metavar="PROGRAM", help="the original fast_align (default: none is needed)"
-    )
 
 
 def build_aligner(args: argparse.Namespace) -> Aligner:

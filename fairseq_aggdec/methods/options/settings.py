@@ -77,6 +77,13 @@ class Settings:
         "(default: one path; in fp32 on a CPU: what pays)",
         "auto|N",
     )
+    call_price: str = option(
+        "measured",
+        "iad, gad, blockwise, beam: what calls cost, by which as much is drafted as pays: measured with the first "
+        "batch (on a CPU), usual, or numbers as the log prints them, for the same iterations everywhere; no exact "
+        "output depends on it",
+        "measured|usual|PRICE",
+    )
     acceptance: Rule = field(
         default_factory=Rule,
         metadata={

@@ -130,7 +130,7 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
         stops = cfg.draft_tokens == "auto" and not gpu
         return NodeBudget(MOST_NODES, stops=True, branches=False) if stops else None
     if given == "auto":
-        return None if gpu else NodeBudget(AUTO_NODES)
+        return None if gpu else NodeBudget(AUTO_NODES, stops=True)
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"{cfg.as_given('draft_tree')}: it must be at least 1, or auto")
     return NodeBudget(int(given))

@@ -5,13 +5,12 @@ from typing import Any
 
 from fairseq.tasks import FairseqTask
 
-from fairseq_aggdec.checkpoints import builds_no_translation, load_model
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
-from fairseq_aggdec.kernels.stored import attach
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
-from fairseq_aggdec.packed.folder import is_folder, open_folder
-from fairseq_aggdec.stored_options import option as option_of
+from fairseq_aggdec.packed.folder import open_model
+from fairseq_aggdec.stored.checkpoints import builds_no_translation, load_model
+from fairseq_aggdec.stored.loading import CheckpointError
+from fairseq_aggdec.stored.options import option as option_of
 
 
 def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:
@@ -24,9 +23,8 @@ def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -
         FileNotFoundError, CheckpointError: no file, no drafter, or one of other data.
     """
     _check_kind(path, task, option)
-    folder = open_folder(path) if is_folder(path) else None
-    path = path if folder is None else folder.checkpoint
-    state = load_checkpoint(path)
+    files = open_model(path)
+    path, state = files.checkpoint, files.load()
     if MASK_EMBEDDING not in state["model"]:
         raise CheckpointError(
             f"{option} {path} is no drafter: name one trained with --arch nar_drafter there, and the verifier with "
@@ -34,23 +32,20 @@ def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -
         )
     _check_dictionaries(state["model"], path, task, option)
     drafter: NarDrafterModel = _build(state, path, task, option)
-    if folder is not None and folder.stored is not None:
-        attach(drafter, folder.stored)
+    files.attach(drafter)
+    files.check()
     return drafter
 
 
 def load_verifier(path: str, task: FairseqTask, option: str) -> Any:
     """The verifier in a checkpoint; as :func:`load_drafter`, with the roles exchanged."""
-    state = load_checkpoint(path)
+    files = open_model(path)
+    path, state = files.checkpoint, files.load()
     if MASK_EMBEDDING in state["model"]:
         raise CheckpointError(f"{option} {path} is a drafter: name the verifier there.")
-    return _build(state, path, task, option)
-
-
-def load_writer(path: str, task: FairseqTask, option: str = "--drafter-path") -> Any:
-    """A model that writes whole drafts. What kind it must be is for the generator to say that decodes with it."""
-    _check_kind(path, task, option)
-    return _build(load_checkpoint(path), path, task, option)
+    verifier = _build(state, path, task, option)
+    files.attach(verifier)
+    return verifier
 
 
 def _build(state: dict[str, Any], path: str, task: FairseqTask, option: str) -> Any:

@@ -73,14 +73,10 @@ class FileDrafter(CopyDrafter):
 
 
 class GivenTexts(CopyDrafter):
-    """Drafts texts that the caller of a batch gives.
+    """Drafts texts that the caller of a batch gives: ``drafts`` of its sample, target tokens of each sentence.
 
     Args:
         cfg: decoding options. dictionary: of the target.
-
-    Attributes:
-        texts_given: target tokens of each sentence of the next batch, in its order; empty: nothing is drafted.
-        budget: what beam search has learned about such texts.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary):
@@ -88,10 +84,9 @@ class GivenTexts(CopyDrafter):
         super().__init__(dictionary.eos(), settings.iad_match)
         self.dictionary = dictionary
         self.limit_drafts(copied_length(settings))
-        self.texts_given: Sequence[Sequence[int]] = ()
-        self.budget: Any = None
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
-        words = set(itertools.chain.from_iterable(self.texts_given)) - {NEVER_DRAFTED}
+        texts: Sequence[Sequence[int]] = sample["drafts"]
+        words = set(itertools.chain.from_iterable(texts)) - {NEVER_DRAFTED}
         check_tokens(len(self.dictionary), drafts=[list(words)])
-        return self.texts_given
+        return texts

@@ -17,8 +17,16 @@ from torch import Tensor
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
-from fairseq_aggdec.search.rules import end_banned, repeats_on_device
-from fairseq_aggdec.windows.grid import GridWindow, Sight
+from fairseq_aggdec.search.rules import (
+    ForcedPrefix,
+    MaximumLength,
+    MinimumLength,
+    NoRepeats,
+    Rules,
+    Spots,
+    change,
+)
+from fairseq_aggdec.windows.grid import GridWindow, Visibility
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
 
@@ -40,8 +48,8 @@ class BeamWindow(GridWindow):
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         return self.visible.unsqueeze(1)
 
-    def sight(self, span: int | None = None) -> Sight:
-        return Sight(self.at, mask=self.visible.unsqueeze(1))
+    def visibility(self, span: int | None = None) -> Visibility:
+        return Visibility(self.at, mask=self.visible.unsqueeze(1))
 
 
 class BeamBoard:
@@ -60,7 +68,7 @@ class BeamBoard:
             banned.
         depths: (S,) int64, the depth of the next step, the same for all.
         tokens, sums: (S, W) int64 and fp64, the last token of each hypothesis, and its sum in nats.
-        sight: (S, W, places) additive mask of the places that a hypothesis sees.
+        visibility: (S, W, places) additive mask of the places that a hypothesis sees.
         written: (S, W, T + 1) int64, start symbol and tokens of each hypothesis, kept where n-grams must not repeat.
         forced: (S, P + 1) int64, forced tokens, padding where there is none.
         lengths: (S,) int64, of the sources, which ``--match-source-len`` reads.
@@ -85,8 +93,9 @@ class BeamBoard:
 
         self.clock, self.slots = numbers().new_zeros(2), torch.arange(beam, device=device)
         self.tokens, self.sums = numbers(beam), sums(beam)
-        self.sight = like.new_empty(rows, beam, grid_end(beam * length))
-        self.written = numbers(beam, length + 1) if options.no_repeat_ngram_size > 0 else None
+        self.visibility = like.new_empty(rows, beam, grid_end(beam * length))
+        self.rules = Rules.of(options)
+        self.written = numbers(beam, length + 1) if self.rules.reads_written else None
         self.forced, self.lengths = numbers(prefix + 1), numbers()
         cleared = torch.zeros(3, rows, dtype=torch.long, device=device)
         self.flags, self.cleared = numbers(), [cleared]  # in a list: permute() moves its parts
@@ -102,7 +111,7 @@ class BeamBoard:
         self.tokens.fill_(start)
         self.sums.fill_(-torch.inf)
         self.sums[: len(prefixes), :1].zero_()
-        self.sight.fill_(-torch.inf)
+        self.visibility.fill_(-torch.inf)
         if self.written is not None:
             self.written[:, :, :1].fill_(start)
         pad = self.options.pad
@@ -121,11 +130,11 @@ class BeamBoard:
     def window(self, shape: Shape) -> BeamWindow:
         """Window that the model reads in the next step of the first rows."""
         rows, beam, end = shape
-        depth, sight = self.depths[:1], self.sight[:rows, :, :end]
+        depth, visibility = self.depths[:1], self.visibility[:rows, :, :end]
         places = (depth * beam + self.slots).expand(rows, beam)
-        sight.scatter_(2, places.unsqueeze(2), 0.0)
+        visibility.scatter_(2, places.unsqueeze(2), 0.0)
         tokens = self.tokens[:rows].flatten()
-        return BeamWindow(tokens, places.flatten(), shape, depth, sight)
+        return BeamWindow(tokens, places.flatten(), shape, depth, visibility)
 
     def take(self, rows: int, end: int, logits: Tensor) -> None:
         """One step of the first rows.
@@ -176,9 +185,15 @@ class BeamBoard:
         """(R, 1) the token that the caller wants, padding where there is none."""
         if not self.prefix:
             return None
-        depth, limit = self.depths[:1], self.clock[:1]
-        forced = self.forced[:rows].index_select(1, depth.clamp(max=self.prefix))
-        return forced.masked_fill_(depth >= limit, self.options.pad)
+        spots = self._limits(rows)
+        forced = ForcedPrefix(self.prefix).forced(spots.outputs, self.forced[:rows])
+        return forced.masked_fill_(MaximumLength.holds(spots), self.options.pad)
+
+    def _limits(self, rows: int) -> Spots:
+        """The sentences of the first rows as rules about lengths read them, (R, 1)."""
+        limit, floor = self.clock.split(1)
+        depth = self.depths[:1].expand(rows, 1)
+        return Spots(depth, end=limit, floor=floor, free_from=self.prefix)
 
     def _continuations(
         self, rows: int, logits: Tensor, forced: Tensor | None
@@ -192,10 +207,10 @@ class BeamBoard:
         options, shape = self.options, (rows, self.options.beam_size, -1)
         log_probs = logits.log_softmax(-1)
         log_probs.select(1, options.pad).fill_(-torch.inf)
-        if options.unk_penalty:
-            log_probs.select(1, options.unk).sub_(options.unk_penalty)
+        spots = self._spots(rows, forced)
+        change(log_probs, self.rules.penalties(spots), spots.outputs.shape)
         ends = log_probs[:, options.eos].clone()
-        self._ban_repeats(rows, log_probs, forced)
+        self._ban_repeats(rows, log_probs, forced, spots)
         if forced is not None:
             types = torch.arange(log_probs.size(1), device=logits.device)
             others = (types != forced) & (forced != options.pad)  # (R, V)
@@ -208,27 +223,41 @@ class BeamBoard:
         self, rows: int, values: Tensor, tokens: Tensor, ends: Tensor, forced: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The continuations with ``</s>`` behind the others, as lengths allow them: (R, W, K + 1)."""
-        options, depth, (limit, floor) = self.options, self.depths[:1], self.clock.split(1)
-        values = values.masked_fill(depth >= limit, -torch.inf)
+        options, spots = self.options, self._limits(rows)
+        values = values.masked_fill(MaximumLength.holds(spots).unsqueeze(2), -torch.inf)
         if options.match_source_len:
             # Stock gives a forced end the log-probability 0, beside whatever else may come.
-            free = depth >= self.lengths[:rows].unsqueeze(1)
+            free = MaximumLength.holds(spots._replace(end=self.lengths[:rows].unsqueeze(1)))
             ends = torch.full_like(ends, -torch.inf).masked_fill_(free, 0.0)
         else:
-            banned = end_banned(depth, floor, 0, self.prefix)
+            banned = MinimumLength.holds(spots)
             if forced is not None:
                 banned = banned | ((forced != options.pad) & (forced != options.eos))
             ends = ends.masked_fill(banned, -torch.inf)
         eos = torch.full_like(tokens[:, :, :1], options.eos)
         return torch.cat([values, ends.unsqueeze(2)], 2), torch.cat([tokens, eos], 2)
 
-    def _ban_repeats(self, rows: int, log_probs: Tensor, forced: Tensor | None) -> None:
+    def _spots(self, rows: int, forced: Tensor | None) -> Spots:
+        """The hypotheses of the first rows as rules read them, (R W, 1)."""
+        count = rows * self.options.beam_size
+        written = None if self.written is None else self.written[:rows].flatten(0, 1)
+        outputs, given = self.depths[:1].expand(count, 1), None
+        if self.rules.own:
+            given = MaximumLength.holds(Spots(outputs, end=self.clock[:1]))
+            if forced is not None:
+                own = (forced != self.options.pad).repeat_interleave(self.options.beam_size, 0)
+                given = given | own
+        return Spots(outputs, written, forced=given)
+
+    def _ban_repeats(
+        self, rows: int, log_probs: Tensor, forced: Tensor | None, spots: Spots
+    ) -> None:
         """Hides in (R W, V) what would repeat an n-gram; the caller's tokens may."""
-        if self.written is None:
+        options = self.options
+        if options.no_repeat_ngram_size <= 0:
             return
-        options, written = self.options, self.written[:rows].flatten(0, 1)
-        outputs = self.depths[:1].expand(len(written), 1)
-        repeats = repeats_on_device(written, outputs, options.no_repeat_ngram_size, options.pad)
+        repeats = NoRepeats(options.no_repeat_ngram_size, options.pad).on_device(spots).tokens
+        assert isinstance(repeats, Tensor)
         repeats = repeats.view(rows, options.beam_size, -1)
         if forced is not None:
             repeats = repeats.masked_fill((forced != options.pad).unsqueeze(2), options.pad)
@@ -251,8 +280,8 @@ class BeamBoard:
         for history, new in ((self.words, words), (self.parents, parents), (self.totals, sums)):
             history[:rows].index_copy_(1, depth, new.unsqueeze(1))
         self.tokens[:rows], self.sums[:rows] = words, sums
-        sight = self.sight[:rows, :, :end]
-        sight.copy_(sight.gather(1, parents.unsqueeze(2).expand_as(sight)))
+        visibility = self.visibility[:rows, :, :end]
+        visibility.copy_(visibility.gather(1, parents.unsqueeze(2).expand_as(visibility)))
         if self.written is not None:
             written = self.written[:rows]
             written.copy_(written.gather(1, parents.unsqueeze(2).expand_as(written)))

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 
-from fairseq_aggdec.budget.call_cost import key_of_search
+from fairseq_aggdec.budget.price import USUAL_PRICE
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis
 from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader, hypotheses
+from fairseq_aggdec.search.beam.library import BeamLibrary, hypotheses
 from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import Outputs
-from fairseq_aggdec.search.engines import BEAM, EngineRequest, read_by_windows
+from fairseq_aggdec.search.compiled.windows import WindowReader
+from fairseq_aggdec.search.engines import EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
-from fairseq_aggdec.search.state import Batch
+from fairseq_aggdec.search.greedy.prices import Prices
+from fairseq_aggdec.search.state import Batch, DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 from fairseq_aggdec.windows.transfer import in_fp32
 
@@ -39,9 +43,9 @@ class BeamGenerator(CachedGenerator):
         models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
         texts: a batch -> what each of its outputs may resemble; None where nothing is known.
         ahead: evaluate prefixes before the search asks for them.
+        call_price: what calls cost, as ``--call-price`` takes it.
 
     Attributes:
-        budget: what is learned about the latter, made when the device is known, which training changes.
         searches: of the last batch; none unless somebody looks at them.
         keeps_trees: somebody looks at ``searches``.
         watch: is called with the searches of a batch after every call of the decoder; None: nobody asks.
@@ -57,20 +61,27 @@ class BeamGenerator(CachedGenerator):
         *,
         texts: Texts | None = None,
         ahead: bool = True,
+        call_price: str = USUAL_PRICE,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
-        self.texts, self.ahead = texts, ahead
-        self.budget: Budget | None = None
+        self.texts, self.ahead, self.prices = texts, ahead, Prices(call_price)
         self.searches: Sequence[SearchedTree] = []
-        self.device_loop: BeamLoop | None = None
 
-    def _release(self) -> None:
-        super()._release()
-        self.device_loop = None
+    @property
+    def budget(self) -> Budget | None:
+        """Gives what was learned about prefixes ahead; made when the device is known, which training changes."""
+        return self.memory.budgets.get(self.texts)
 
     def forget(self) -> None:
-        self.budget = None
+        self.memory.budgets.clear()
+
+    def _needs_whole_batches(self) -> bool:
+        looked_at = self.keeps_trees or self.watch is not None or self.retain_history
+        return looked_at or super()._needs_whole_batches()
+
+    def _keys_of(self, positions: int) -> int:
+        return self.beam_size * positions
 
     def _decode(self, batch: Batch) -> Outputs:
         limits = self._limits(batch)
@@ -78,36 +89,48 @@ class BeamGenerator(CachedGenerator):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity)
         self.searches = []
-        request = self._request()
-        engine = self._engine(request)
-        if engine == "board":
-            loop = self._loop()
-            with self.counters.clock("verify"):
-                given = self.options, limits, batch.start, batch.prefixes
-                found = loop.decode(*given, self.counters, self.watch)
-            return self._kept(found, loop.trees)
-        library, whole = self._library(batch, limits), read_by_windows(request) is None
-        (self._compiled if whole else self._by_windows)(library, batch.source.device)
-        outputs = library.outputs(self.counters)
-        if whole:
-            self.counters.calls += outputs.found.calls
-        return self._kept(outputs, library.trees)
+        outputs: Outputs = self._engine(self._request()).decode(self, batch, limits)
+        return outputs
 
-    def _request(self) -> EngineRequest:
-        """Request to the engines."""
+    def _request(self, *batch: Any, only_stock: str | None = None) -> EngineRequest:
         watched = None
         if self.keeps_trees or self.watch is not None or self.retain_history:
             watched = "the trees of prefixes are watched"
-        timed = self.counters.wait is not None
-        return EngineRequest(BEAM, self.verifier, watched=watched, timed=timed)
+        return replace(
+            super()._request(only_stock=only_stock),
+            watched=watched,
+            timed=self.counters.wait is not None,
+        )
+
+    def on_board(self, batch: Batch, limits: Limits) -> Outputs:
+        loop = self._loop()
+        with self.counters.clock("verify"):
+            asked = self.options, limits, batch.start, batch.prefixes
+            outputs = loop.decode(*asked, self.counters, self.watch)
+        return self._kept(outputs, loop.trees)
+
+    def in_library(self, batch: Batch, limits: Limits) -> Outputs:
+        library = self._library(batch, limits)
+        with self.counters.clock("verify"):
+            CompiledReaders.of(self.verifier).run(library, self._shown(library))
+        outputs = library.outputs(self.counters)
+        self.counters.calls += outputs.found.calls
+        return self._kept(outputs, library.trees)
+
+    def by_windows(self, batch: Batch, limits: Limits) -> Outputs:
+        library = self._library(batch, limits)
+        device, rules = batch.source.device, self.options.own_rules
+        reader = WindowReader(self.verifier, device, exact, self.counters, rules=rules)
+        reader.run(library, self._shown(library))
+        return self._kept(library.outputs(self.counters), library.trees)
 
     def _loop(self) -> BeamLoop:
         """The search on the board, with the board of the batch before."""
-        loop = self.device_loop
-        if loop is None or loop.verifier is not self.verifier:
+        loop: BeamLoop | None = self.memory.device_loop
+        if loop is None or loop.reader is not self.verifier:
             from fairseq_aggdec.search.beam.on_device import BeamLoop
 
-            loop = self.device_loop = BeamLoop(self.verifier)
+            loop = self.memory.device_loop = BeamLoop(self.verifier)
         return loop
 
     def _kept(self, outputs: Outputs, trees: Callable[[], list[SearchedTree]]) -> Outputs:
@@ -115,16 +138,6 @@ class BeamGenerator(CachedGenerator):
         if self.keeps_trees or self.retain_history:
             self.searches = trees()
         return outputs
-
-    def _compiled(self, library: BeamLibrary, device: torch.device) -> None:
-        """Decodes the batch in one call."""
-        with self.counters.clock("verify"):
-            CompiledReaders.of(self.verifier).run(library, self._shown(library))
-
-    def _by_windows(self, library: BeamLibrary, device: torch.device) -> None:
-        """Decodes the batch by windows that Python reads."""
-        reader = TableReader(self.verifier, device, self.counters, self.options)
-        reader.run(library, self._shown(library))
 
     def _shown(self, library: BeamLibrary) -> Callable[[], None] | None:
         """Shows the trees to whoever watches."""
@@ -135,16 +148,22 @@ class BeamGenerator(CachedGenerator):
         """The search of a batch, with what it drafts from."""
         texts, budget, sentences = NO_COPIES, None, len(limits.ends)
         if self.ahead:
-            if self.budget is None:
-                int8 = self.verifier.precision.int8
-                self.budget = Budget(key_of_search(batch.source.device.type, int8))
-            budget = self.budget
+            budget = self.budget or self._first_budget(batch, limits)
+            budget.weigh(sentences, self.beam_size)
             if self.texts is not None and budget.wants_texts(sentences, self.beam_size):
                 texts = self.texts(batch.sample, self.verifier)
         return BeamLibrary(self.options, limits, batch.start, batch.prefixes, texts, budget)
 
+    def _first_budget(self, batch: Batch, limits: Limits) -> Budget:
+        """Gives what is believed of prefixes ahead before the first batch."""
+        rows = [Row(i, [batch.start], end, 0) for i, end in enumerate(limits.ends)]
+        state = DecodeState(rows, self.options.eos, batch.source.device)
+        budget = Budget(state.device.type, self.prices.said_of(self.verifier, state))
+        self.memory.budgets[self.texts] = budget
+        return budget
+
     def _hypotheses(self, done: Outputs) -> list[list[Hypothesis]]:
-        ranked = [as_stock_sorts(found) for found in hypotheses(done, self.options)]
+        ranked = [as_stock_sorts(ended) for ended in hypotheses(done, self.options)]
         if [] in ranked:  # whatever may come is impossible
             raise NonFiniteError(ranked.index([]))
         for search in self.searches:
@@ -154,12 +173,12 @@ class BeamGenerator(CachedGenerator):
         return ranked
 
 
-def as_stock_sorts(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Hypotheses of a sentence, best first."""
-    if len(found) < 2:
-        return found
-    scores = in_fp32([float(one["score"]) for one in found])
-    return [found[i] for i in torch.sort(scores, descending=True)[1].tolist()]
+def as_stock_sorts(ended: list[Hypothesis]) -> list[Hypothesis]:
+    """Sorts the hypotheses of a sentence, in the order in which they ended, best first."""
+    if len(ended) < 2:
+        return ended
+    scores = in_fp32([float(one["score"]) for one in ended])
+    return [ended[i] for i in torch.sort(scores, descending=True)[1].tolist()]
 
 
 class AlignedBeamGenerator(SequenceGeneratorWithAlignment, WithAttention, BeamGenerator):

@@ -9,10 +9,9 @@ import torch
 
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree, Tree
+from fairseq_aggdec.search.compiled.rules import rule_options
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
     BeamOptionsStruct,
@@ -22,12 +21,11 @@ from fairseq_aggdec.search.compiled.searches import (
     address,
     numbers,
 )
-from fairseq_aggdec.search.compiled.windows import WindowReader
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
+from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
-from fairseq_aggdec.windows.transfer import int64_array, to_device
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.transfer import int64_array
 
 
 class BeamLibrary(WholeSearch):
@@ -52,11 +50,8 @@ class BeamLibrary(WholeSearch):
     ):
         self.sentences, self.lengths = len(prefixes), limits.ends if limits.exact else None
         self.budget = budget  # alive
-        ends = int64_array(limits.ends)
-        call = beam_options(options, limits, ends, start)
-        call.ngram = max(0, options.no_repeat_ngram_size)
-        forced = int64_array(list(itertools.chain.from_iterable(prefixes)))
-        call.prefix_size, call.prefixes = len(prefixes[0]), address(forced)
+        ruled = beam_rules(options, limits, prefixes)
+        call = beam_options(options, limits, ruled, start)
         tokens = int64_array(list(itertools.chain.from_iterable(texts.texts)))
         sizes = int64_array([len(text) for text in texts.texts])
         if texts.texts:
@@ -137,49 +132,23 @@ class BeamLibrary(WholeSearch):
         return outputs
 
 
-def beam_options(options: Options, limits: Limits, ends: Any, start: int) -> Any:
+def beam_rules(options: Options, limits: Limits, prefixes: Sequence[Sequence[int]]) -> Any:
+    """The structure of the rules of a beam search: all sentences of a batch end with the longest."""
+    count, strict = len(limits.ends), limits.ends if limits.exact else [0] * len(limits.ends)
+    ends, floors = [limits.longest] * count, [limits.floor] * count
+    return rule_options(Rules.of(options), ends, floors, strict, prefixes)
+
+
+def beam_options(options: Options, limits: Limits, ruled: Any, start: int) -> Any:
     """The structure of the options that every beam search reads; arguments as of :class:`BeamLibrary`.
 
     Args:
-        ends: those of ``limits`` as whole numbers, which it may point to.
+        ruled: the structure of the rules.
     """
-    own = len(ends), options.beam_size, options.eos, options.pad, options.unk, start
-    call = BeamOptionsStruct(*own, torch.get_num_threads(), options.unk_penalty)
-    call.limit, call.floor = limits.longest, limits.floor
-    if limits.exact:
-        call.lengths = address(ends)
+    own = len(limits.ends), options.beam_size, start, torch.get_num_threads(), limits.longest
+    call = BeamOptionsStruct(ruled, *own)
+    call.held = ruled.held  # alive
     return call
-
-
-class TableReader(WindowReader):
-    """Runs a beam search window by window; the tables are made where the logits are.
-
-    Args:
-        options: generation options.
-        model, device, counters: as of a :class:`~fairseq_aggdec.search.compiled.windows.WindowReader`.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        device: torch.device,
-        counters: Counters,
-        options: Options,
-    ):
-        super().__init__(model, device, exact, counters)
-        self.options = options
-
-    def _take(self, search: Any, asked: Any, window: Window) -> None:
-        """Searches on; one copy to the host."""
-        pairs = iter(numbers(asked.banned, 2 * asked.pairs))
-        banned = list(zip(pairs, pairs, strict=True))
-        wanted = to_device(numbers(asked.needed, asked.count), self.device)
-        options, logits = self.options, self.found.logits
-        count = min(options.beam_size + 1, logits.size(1))
-        symbols = options.pad, options.unk, options.unk_penalty
-        best = best_tokens(logits, count, wanted, *symbols, banned)
-        table = best.float().cpu().contiguous()
-        search.library.aggdec_beam_take(search.handle, table.data_ptr(), count)
 
 
 def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:

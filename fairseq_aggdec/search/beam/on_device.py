@@ -63,7 +63,7 @@ class BeamLoop(AheadLoop):
 
     def _take_up(self, options: Options, longest: int, count: int, prefix: int) -> None:
         """Makes a new board where the batch has no place on the last."""
-        _, like = self.verifier.head_input
+        _, like = self.reader.head_input
         wanted = grid_rows(count), grid_end(longest + 1)
         board: BeamBoard | None = vars(self).get("board")
         if board is not None and board.kind == (options, prefix, like.device, like.dtype):
@@ -78,7 +78,7 @@ class BeamLoop(AheadLoop):
         return Shape(rows, beam, end * beam)
 
     def _step(self, shape: Shape) -> Tensor:
-        output = self.verifier.read(self.board.window(shape), in_fp32=False)
+        output = self.reader.read(self.board.window(shape), in_fp32=False)
         self.board.take(shape.rows, shape.end, output.logits)
         return self.board.flags
 

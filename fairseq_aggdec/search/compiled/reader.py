@@ -72,31 +72,34 @@ class CompiledReaders:
     """Runs whole searches over a batch that decoders have taken up; their mean probabilities count.
 
     Args:
-        decoders: one for each model.
+        decoders: one for each model; none: a drafter that is trusted reads the windows.
         temperature: divides the logits before the softmax.
+        types: of the vocabulary. channels: of the features.
     """
 
-    def __init__(self, decoders: Sequence[CachedDecoder], temperature: float):
+    def __init__(
+        self, decoders: Sequence[CachedDecoder], temperature: float, types: int, channels: int = 0
+    ):
         self.readers = [DecoderReader(decoder) for decoder in decoders]
-        self.types = decoders[0].packed.project_vocabulary.outputs
-        compiled = decoders[0].compiled
-        assert compiled is not None
-        self.channels = compiled.channels
+        self.types, self.channels = types, channels
         self.temperature, self.together = temperature, TOGETHER
 
     @classmethod
     def of(cls, verifier: Any) -> CompiledReaders:
         """Reader of a verifier that the library can read windows with (:mod:`~fairseq_aggdec.search.engines`)."""
         decoders = [member.decoder for member in verifier.members]
-        return cls(decoders, verifier.temperature)
+        first = decoders[0]
+        types, channels = first.packed.project_vocabulary.outputs, first.compiled.channels
+        return cls(decoders, verifier.temperature, types, channels)
 
     def decide_at_once(self) -> None:
         """Has all logits of a window decided at once, so that they can be looked at."""
         self.together = 1 << 62
 
     def output(self, view: Any) -> DecoderOutput | None:
-        """Output of the models for the last window, which ``view`` shows; None: its logits were decided in parts."""
-        if not (view.logits and view.features):
+        """Output of the models for the last window, which ``view`` shows; None: its logits were decided in parts, or
+        are a drafter's."""
+        if not (self.readers and view.logits and view.features):
             return None
         features = floats(view.features, view.places * view.channels).view(view.places, -1)
         logits = floats(view.logits, view.places * view.types).view(view.places, -1)
@@ -116,7 +119,7 @@ class CompiledReaders:
         """
         pause = PAUSE if watch is None else 0.0  # a run ends after one window
         how = ReadingStruct(len(self.readers), self.types, self.temperature, pause, self.together)
-        each = self._structs()
+        each = self.structs()
         while (why := search.run(each, how)) != ENDED:
             check()
             if why == NO_ROOM:
@@ -124,13 +127,13 @@ class CompiledReaders:
                 assert asked is not None
                 for reader in self.readers:
                     reader.make_room(asked.end, asked.reach)
-                each = self._structs()
+                each = self.structs()
             elif why == DRAFT:
                 assert draft is not None
                 draft()
             elif watch is not None:
                 watch()
 
-    def _structs(self) -> Any:
+    def structs(self) -> Any:
         """Structures of all readers, side by side."""
         return (ReaderStruct * len(self.readers))(*[reader.struct for reader in self.readers])

@@ -10,19 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.budget.price import CallPriceStruct
 from fairseq_aggdec.kernels.library import AcceptanceStruct, checked, kernels, structure
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 MeanStruct = structure("search/beam_budget.h", "Mean")
 BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
-BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
+RuleOptionsStruct = structure("search/rules.h", "RuleOptions")
+BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions", RuleOptions=RuleOptionsStruct)
 InterleavedOptionsStruct = structure(
     "search/interleaved.h", "InterleavedOptions", BeamOptions=BeamOptionsStruct
 )
-CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
-GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions", Acceptance=AcceptanceStruct)
-DraftBudgetStruct = structure("search/draft_budget.h", "DraftBudget")
+CopyOptionsStruct = structure("search/copying.h", "CopyOptions", CallPrice=CallPriceStruct)
+GreedyOptionsStruct = structure(
+    "search/greedy.h",
+    "GreedyOptions",
+    Acceptance=AcceptanceStruct,
+    RuleOptions=RuleOptionsStruct,
+)
+DraftBudgetStruct = structure("search/draft_budget.h", "DraftBudget", CallPrice=CallPriceStruct)
 ModelOptionsStruct = structure("search/model_drafter.h", "ModelOptions")
 SlotOptionsStruct = structure(
     "search/model_drafter.h", "SlotOptions", ModelOptions=ModelOptionsStruct
@@ -38,7 +45,7 @@ VerdictStruct = structure("search/searches.cpp", "VerdictView", read=True)
 ModelStruct = structure("search/searches.cpp", "ModelView")
 TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
 
-MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
+MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h and bookkeeping.cu number them
 # Why a run came back, as loop.h numbers it.
 NO_ROOM, ENDED, TIME_UP, DRAFT = range(4)
 
@@ -51,17 +58,17 @@ def _declared(library: Any) -> Any:
         ("search_ask", _int, (_pointer, _pointer)),
         ("search_draft", _int, (_pointer,)),
         ("search_take", _int, (_pointer, _pointer, _pointer, _int)),
+        ("search_change", _int, (_pointer, _pointer, _int)),
+        ("search_tables", _int, (_pointer, _pointer, _pointer, _int, _pointer)),
         ("search_run", _int, (_pointer,) * 3),
         ("search_found", _int, (_pointer, _pointer)),
-        ("greedy_alone", _int, (_pointer, _pointer)),
+        ("greedy_price", _int, (_pointer,) * 4),
         ("greedy_watch", None, (_pointer,)),
         ("greedy_verdict", _int, (_pointer, _pointer)),
         ("greedy_left", _int, (_pointer, _pointer)),
-        ("greedy_hide", _int, (_pointer, _pointer, _int)),
         ("greedy_accept", None, (_pointer, _pointer)),
         ("greedy_propose", _int, (_pointer, _pointer, _pointer, _pointer)),
         ("greedy_model", None, (_pointer, _pointer)),
-        ("beam_take", _int, (_pointer, _pointer, _int)),
         ("beam_tree", _int, (_pointer, _int, _pointer)),
     ):
         function = getattr(library, f"aggdec_{name}")
@@ -119,7 +126,7 @@ class WholeSearch:
         return self.asked if more else None
 
     def take(self, logits: Tensor, features: Tensor | None = None) -> None:
-        """Goes on with the logits (N, V) fp32 of the window, which may be changed, and its features (N, C) fp32."""
+        """Goes on with the logits (N, V) fp32 of the window and its features (N, C) fp32."""
         read = None if features is None else features.data_ptr()
         self.library.aggdec_search_take(self.handle, read, logits.data_ptr(), logits.size(1))
 
@@ -128,9 +135,20 @@ class WholeSearch:
         drafted: bool = self.library.aggdec_search_draft(self.handle) != DRAFT
         return drafted
 
-    def hide(self, logits: Tensor) -> None:
-        """Hides in the logits (N, V) fp32 of the window of a greedy search what its places must not have."""
-        self.library.aggdec_greedy_hide(self.handle, logits.data_ptr(), logits.size(1))
+    def take_tables(self, tables: Tensor, wanted: Tensor, features: Tensor | None = None) -> None:
+        """Goes on with the tables (N, 2 K + 3) of the window, the logits wanted beside them, and its features (N, C).
+
+        All are fp32 on the host; see :func:`~fairseq_aggdec.search.compiled.tables.tables_of`.
+        """
+        read = None if features is None else features.data_ptr()
+        best = (tables.size(1) - 3) // 2
+        given = tables.data_ptr(), wanted.data_ptr(), best, read
+        self.library.aggdec_search_tables(self.handle, *given)
+
+    def change(self, changes: Tensor) -> None:
+        """Adds changes of the logits of the window by rules in Python: (C, 3) as in
+        :class:`~fairseq_aggdec.search.compiled.tables.TableRequest`, in the order of their places."""
+        self.library.aggdec_search_change(self.handle, changes.data_ptr(), len(changes))
 
     def left(self, most: int) -> list[int]:
         """The sentences of a greedy search, at most ``most``, that have not ended."""
@@ -138,7 +156,7 @@ class WholeSearch:
         return rows[: self.library.aggdec_greedy_left(self.handle, rows)]
 
     def accept(self, stands: Tensor) -> None:
-        """Says which tokens (N,) uint8 of the window are accepted; read when its logits are taken."""
+        """Says which tokens (N,) uint8 of the window are accepted; read when its tables are taken."""
         self.library.aggdec_greedy_accept(self.handle, stands.data_ptr())
 
     def verdict(self) -> Any:
@@ -154,9 +172,10 @@ class WholeSearch:
         why: int = self.library.aggdec_search_run(self.handle, byref(readers), byref(how))
         return why
 
-    def run_alone(self, how: Any) -> int:
-        """Decodes like :meth:`run`, by a drafter of slots that nobody verifies."""
-        why: int = self.library.aggdec_greedy_alone(self.handle, byref(how))
+    def price(self, readers: Any, how: Any, price: Any) -> int:
+        """Times calls at the begin of a batch; writes what they cost into ``price``, which says the places."""
+        given = byref(readers), byref(how), byref(price)
+        why: int = self.library.aggdec_greedy_price(self.handle, *given)
         return why
 
     def found(self) -> Any:

@@ -2,7 +2,7 @@
 that the host has to ask, a rule of acceptance in Python."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,11 @@ from torch import Tensor
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.options.stopping import check
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next, known
+from fairseq_aggdec.search.compiled.lines import RuledLines
 from fairseq_aggdec.search.compiled.searches import WholeSearch, numbers
+from fairseq_aggdec.search.compiled.tables import TableRequest, forced_logits, tables_of
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.rules import OwnRule
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput, Window
@@ -30,6 +33,7 @@ class WindowReader:
         counters: get the seconds of each part, and the calls of the model.
         channels: of the features of the first model, if the search drafts from them; else 0.
         part: what the model's time counts as.
+        rules: generation rules from outside the package.
     """
 
     def __init__(
@@ -40,10 +44,12 @@ class WindowReader:
         counters: Counters,
         channels: int = 0,
         part: str = "verify",
+        rules: Sequence[OwnRule] = (),
     ):
         self.model, self.device, self.counters = model, device, counters
         self.accept = None if known(accept) is not None else accept
         self.channels, self.part = channels, part
+        self.ruled = RuledLines(rules) if rules else None
         self.rows: list[int] = []  # sentences, in the order of the model's cache
         self.found = DecoderOutput(torch.empty(0), [])
 
@@ -108,23 +114,27 @@ class WindowReader:
             self.rows = left
 
     def _take(self, search: WholeSearch, asked: Any, window: Window) -> None:
-        logits = self.found.logits.to(HOST, torch.float32).contiguous()
+        """Searches on; logits stay where they are, unless a rule of acceptance in Python reads them."""
+        logits = self.found.logits
+        if self.ruled is not None:
+            search.change(self.ruled.changes(asked, logits.size(1)))
+            asked = search.ask()
+        request = TableRequest.of(asked)
         stands = None
         if self.accept is not None and window.width > 1:
-            stands = self._accepted(self.accept, search, logits, window)
+            stands = self._accepted(self.accept, request, logits, window)
             search.accept(stands)
         features = None
         if self.channels:
             features = self.found.features[0].to(HOST, torch.float32).contiguous()
             assert features.size(1) == self.channels
-        search.take(logits, features)
+        search.take_tables(*tables_of(logits, request), features)
 
     def _accepted(
-        self, accept: Acceptance, search: WholeSearch, logits: Tensor, window: Window
+        self, accept: Acceptance, request: TableRequest, logits: Tensor, window: Window
     ) -> Tensor:
         """(N,) uint8: whether each token of a window of chains is accepted, by a rule in Python."""
-        ruled = logits.clone()
-        search.hide(ruled)
+        ruled = forced_logits(logits.to(HOST, torch.float32, copy=True), request)
         here = Window(window.host_tokens(), window.starts, window.widths, device=HOST)
         accepted = accept(ruled, first_largest(ruled), drafted_next(here))
         return accepted.to(torch.uint8).roll(1)  # of the position before a token

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,16 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import Beside
-from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.hypotheses import Hypothesis, of_numbers
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.acceptance import Acceptance, exact
+from fairseq_aggdec.search.acceptance import Acceptance, exact, trusting
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.search.engines import GREEDY, EngineRequest, read_by_windows
+from fairseq_aggdec.search.engines import DRAFT_ONLY, GREEDY, EngineRequest
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
-from fairseq_aggdec.search.generator import UNK_BEHIND_END, CachedGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.greedy import library
 from fairseq_aggdec.search.greedy.outside import OnIteration
 from fairseq_aggdec.search.rules import Rules
@@ -40,17 +38,18 @@ class DraftAndVerifyGenerator(CachedGenerator):
     Args:
         models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
         drafter: proposes tokens.
-        accept: which drafted tokens are accepted.
+        accept: which drafted tokens are accepted. With ``trusting`` the drafter reads the windows: its tokens are
+            emitted, and their scores are the drafter's. The rules hold as for a verifier, but for
+            ``--no-repeat-ngram-size`` within a block, whose tokens are chosen at once. A chain goes on from the
+            tokens that it chooses itself, before the rules have changed any.
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
 
     Attributes:
-        verified: a verifier checks the drafts; false for a drafter that decodes alone.
         watch: is called after each iteration, which is then done on the host; see
             :class:`~fairseq_aggdec.search.greedy.outside.Follower`.
     """
 
     asked_search = GREEDY
-    verified = True
     watch: OnIteration | None = None
 
     def __init__(
@@ -63,13 +62,25 @@ class DraftAndVerifyGenerator(CachedGenerator):
         shortlist: Callable[[Tensor], Tensor] | None = None,
         **options: Any,
     ):
+        if accept is trusting:
+            self.asked_search = DRAFT_ONLY  # before it says how the verifier is built
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
-        self.device_loop: DeviceLoop | None = None
+
+    @property
+    def reader(self) -> Any:
+        """Reads the windows: the verifier, or a drafter that is trusted."""
+        return self.drafter if self.accept is trusting else self.verifier
+
+    @property
+    def _encodes(self) -> bool:
+        """Tells whether anybody needs the verifier's encoder."""
+        return self.accept is not trusting or self.reader.model.shares_encoder
 
     def _prepare(self) -> None:
-        self.verifier.prepare()
-        if self.verifier.warm_up():
+        if self._encodes:
+            self.verifier.prepare()
+        if self.accept is not trusting and self.verifier.warm_up():
             self._warm_up()
         self.drafter.prepare(self.verifier)
 
@@ -86,7 +97,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _release(self) -> None:
         super()._release()
         self.drafter.release()
-        self.device_loop = None
 
     def forget(self) -> None:
         self.drafter.forget()
@@ -103,12 +113,14 @@ class DraftAndVerifyGenerator(CachedGenerator):
         yield from super()._watches()
         yield from self.drafter.watches
 
-    def gap(self) -> str | None:
-        if gap := super().gap():
-            return gap
-        if self.beam_size > 1:
-            return f"a beam of {self.beam_size}"
-        return UNK_BEHIND_END if self.match_source_len and self.unk_penalty < 0 else None
+    def _needs_whole_batches(self) -> bool:
+        # A shortlist is of a batch.
+        looked_at = self.shortlist is not None or self.watch is not None or self.retain_history
+        return looked_at or super()._needs_whole_batches()
+
+    def _cached_decoders(self) -> list[Any]:
+        # A drafter that is trusted reads all of an output anew.
+        return [] if self.accept is trusting else super()._cached_decoders()
 
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
@@ -125,69 +137,68 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         """Encodes a batch and starts the drafter on it; returns whether a shortlist restricts the vocabulary."""
         drafter, verifier = self.drafter, self.verifier
-        beside = Beside(state.device) if drafter.starts_beside else None
+        verified = self.accept is not trusting
+        beside = Beside(state.device) if drafter.starts_beside and verified else None
         started = self.counters.read()
         # before the encoder: the host waits for their number
         types = None if self.shortlist is None else self.shortlist(batch.source)
         capacity = limits.longest + 1 if verifier.strict else limits.capacity
-        verifier.start(batch.net_input, capacity)
+        if self._encodes:
+            verifier.start(batch.net_input, capacity)
         if types is not None:
             verifier.restrict(types)
         started = self.counters.ended("encoder", started)
         with nullcontext() if beside is None else beside.work():
             drafter.start(batch.sample, verifier, state)
+            if self.accept is trusting:
+                self.reader.take_over(state)
         self.counters.ended("draft", started)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
         """Decodes by the first engine that can."""
         request = self._request(state, restricted)
-        engine, counters = self._engine(request), self.counters
-        if engine == "board":
-            size = request.size_on_device
-            assert size is not None
-            with counters.clock("verify"):
-                self._loop_of(self.drafter).decode(state, size, counters)
-        elif engine == "library":
-            self._decode_in_library(state, whole=read_by_windows(request) is None)
-        else:
-            raise LeftToStock("; ".join(gap for _, gap in self.engines if gap))
+        self._engine(request).decode(self, state, request)
 
-    def _request(self, state: DecodeState, restricted: bool) -> EngineRequest:
+    def _request(self, *batch: Any, only_stock: str | None = None) -> EngineRequest:
+        """Request to the engines; ``batch``: its state, and whether a shortlist restricts the vocabulary."""
+        state, restricted = batch or (None, self.shortlist is not None)
         watched = None
         if self.watch is not None:
             watched = "every iteration is watched"
-        elif state.rows[0].history is not None:
+        elif self.retain_history:
             watched = "--retain-iter-history"
         return EngineRequest(
-            *(self.asked_search, self._reader, None, self.accept, self.drafter, state),
+            *(self.asked_search, self.reader, only_stock, self.accept, self.drafter, state),
             watched=watched,
             timed=self.counters.wait is not None,
             restricted=restricted,
+            precision=self.precision,
+            rules=tuple(self.own_rules),
         )
 
-    @property
-    def _reader(self) -> Any:
-        """Reads the windows."""
-        return self.verifier
+    def on_board(self, state: DecodeState, request: EngineRequest) -> None:
+        size = request.size_on_device
+        assert size is not None
+        with self.counters.clock("draft" if self.accept is trusting else "verify"):
+            self._loop().decode(state, size, self.counters)
 
-    def _decode_in_library(self, state: DecodeState, whole: bool) -> None:
-        library.decode(self, state, self.drafter, self.counters, whole)
+    def in_library(self, state: DecodeState, request: EngineRequest) -> None:
+        library.decode(self, state, self.drafter, self.counters, whole=True)
 
-    @cached_property
-    def on_device(self) -> type[DeviceLoop]:
-        """The class of the loop on the device; its code is imported only if it is needed."""
-        from fairseq_aggdec.search.greedy.on_device import DeviceLoop
+    def by_windows(self, state: DecodeState, request: EngineRequest) -> None:
+        library.decode(self, state, self.drafter, self.counters, whole=False)
 
-        return DeviceLoop
-
-    def _loop_of(self, drafter: Any) -> DeviceLoop:
+    def _loop(self) -> DeviceLoop:
         """The loop of the last batch, or a new one if the verifier, the drafter or the rules have changed."""
-        rules, loop = Rules.of(self.options), self.device_loop
-        parts = self.verifier, drafter, self.accept, rules
-        if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:
-            loop = self.on_device(*parts)
-            self.device_loop = loop
+        drafter: Any = self.drafter
+        rules = Rules.of(self.options)
+        loop: DeviceLoop | None = self.memory.device_loop
+        parts = self.reader, drafter, self.accept, rules
+        if loop is None or (loop.reader, loop.drafter, loop.accept, loop.rules) != parts:
+            from fairseq_aggdec.search.greedy.on_device import DeviceLoop
+
+            loop = self.memory.device_loop = DeviceLoop(*parts)
         return loop
 
     def _rows(self, batch: Batch, limits: Limits) -> list[Row]:

@@ -5,10 +5,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_aggdec.kernels.library import WORD, AcceptanceStruct
+import torch
+
+from fairseq_aggdec.kernels.library import AcceptanceStruct
 from fairseq_aggdec.options.options import learned_positions
-from fairseq_aggdec.search.acceptance import Acceptance, exact, known
+from fairseq_aggdec.search.acceptance import Acceptance, exact, known, trusting
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
+from fairseq_aggdec.search.compiled.rules import rule_options
 from fairseq_aggdec.search.compiled.searches import (
     MATCHES,
     CopyOptionsStruct,
@@ -41,7 +44,6 @@ def search_of(
     channels: int = 0,
     slots: int = 0,
     chains: bool = False,
-    alone: int = 0,
 ) -> WholeSearch:
     """The search of a batch that has just begun.
 
@@ -50,22 +52,16 @@ def search_of(
         copies, drafts, outside: what drafts: texts that are copied, a model, Python.
         types: of the dictionary.
         channels: of the decoder's features.
-        slots: of a row in a window, 0 for any number.
+        slots: of a row in a window, 0 for any number; a drafter that is trusted fills all of them.
         chains: drafts are cut to one path.
-        alone: nothing is verified, and a window gains that many tokens.
     """
-    rows = state.rows
-    held = int64_array([getattr(row, name) for name in LIMITS for row in rows])
-    for row in rows:
-        held.extend(row.prefix)
-    first, step = address(held), WORD * len(rows)
-    ends, floors, strict_floors, prefixes = range(first, first + 4 * step, step)
+    rows, acceptance = state.rows, known(accept)
+    ends, floors, strict_floors = ([getattr(row, name) for row in rows] for name in LIMITS)
+    ruled = rule_options(rules, ends, floors, strict_floors, [row.prefix for row in rows])
     options = GreedyOptionsStruct(
-        *(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos),
-        *(rules.unk_penalty, rules.no_repeat_ngram_size, rules.free_end),
-        AcceptanceStruct(alone=alone, **(known(accept) or {})),
-        *(slots, chains),
-        *(ends, floors, strict_floors, len(rows[0].prefix), prefixes, channels, types),
+        *(ruled, len(rows), rows[0].tokens[0], torch.get_num_threads()),
+        AcceptanceStruct(**({"outside": 1} if acceptance is None else acceptance)),
+        *(slots, chains, channels, types),
     )
     options.outside = outside
     if drafts is not None:
@@ -82,7 +78,7 @@ def search_of(
         copies.most,
         copies.probing,
         copies.unknown,
-        copies.step_cost,
+        copies.price.struct,
         copies.accepted,
         copies.checked,
     )
@@ -101,45 +97,47 @@ def decode(
         counters: statistics, added to.
         whole: the library reads the windows; else PyTorch does.
     """
-    verifier, accept = generator.verifier, generator.accept
-    copies = drafter.copies() if drafts_as_named(drafter, "copies") else None
-    drafts = None
+    model, accept = generator.reader, generator.accept
+    trusts = accept is trusting
+    copies = drafter.copies() if drafts_as_named(drafter, "copies") and not trusts else None
+    drafts: Any = None
     if copies is None and drafts_as_named(drafter, "in_library"):
         drafts = drafter.in_library(state)
-    outside = copies is None and drafts is None
+    outside = copies is None and drafts is None and not trusts
+    part = "draft" if trusts else "verify"
     reader: Any
     if whole:
-        reader = CompiledReaders.of(verifier)
-        channels, chains = reader.channels, False
+        reader = drafts.reader(model.temperature) if trusts else CompiledReaders.of(model)
     else:
         channels = 0 if drafts is None else drafts.channels
-        chains = not verifier.reads_trees or known(accept) is None
-        reader = WindowReader(verifier, state.device, accept, counters, channels)
+        rules = generator.options.own_rules
+        reader = WindowReader(model, state.device, accept, counters, channels, part, rules)
     search = search_of(
         *(state, Rules.of(generator.options), copies or NO_COPIES, accept, drafts, outside),
         types=generator.vocab_size,
-        channels=channels,
-        slots=verifier.strict,
-        chains=chains,
+        channels=reader.channels,
+        slots=model.window_slots(len(state.rows)),
+        chains=not whole and (not model.reads_trees or known(accept) is None),
     )
     clock = DraftClock(counters)
     follower = None
-    if outside or generator.watch is not None or state.rows[0].history is not None:
+    in_python = outside or (trusts and not whole)  # a drafter that reads the rows
+    if in_python or generator.watch is not None or state.rows[0].history is not None:
         told = drafter if outside else None
-        follower = Follower(search, state, told, generator.watch, reader.output)
+        follower = Follower(search, state, told, generator.watch, reader.output, trusts)
     if outside:
         assert follower is not None
-        follower.positions = learned_positions([member.model for member in verifier.members])
+        follower.positions = learned_positions([member.model for member in model.members])
         if whole and follower.observer is not None:
             reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))
     else:
         asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
         reader.run(search, None if follower is None else follower.follow, asked)
-    drafted_any = outside or drafts is not None or bool(copies and copies.texts)
+    drafted_any = trusts or outside or drafts is not None or bool(copies and copies.texts)
     verdict, drafting = finish(search, follower, state, counters, drafted_any, whole)
     if whole:
-        clock.ended(drafting)
+        clock.ended(drafting, part)
     if drafts is not None:
         drafts.ended(search)
     elif verdict is not None and not outside and isinstance(drafter, DeviceDrafter):
@@ -185,11 +183,11 @@ class DraftClock:
 
         return call
 
-    def ended(self, drafting: float) -> None:
-        """Counts the batch, of which the library spent ``drafting`` seconds on drafts."""
+    def ended(self, drafting: float, part: str) -> None:
+        """Counts the batch, of which the library spent ``drafting`` seconds on drafts and the others on ``part``."""
         drafting += self.asked
         self.counters.seconds["draft"] += drafting
-        self.counters.ended("verify", self.started + drafting)
+        self.counters.ended(part, self.started + drafting)
 
 
 def drafts_as_named(drafter: Drafter, name: str) -> bool:

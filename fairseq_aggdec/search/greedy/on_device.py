@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory, grid_end, grid_rows
-from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.ahead import AheadLoop
+from fairseq_aggdec.search.acceptance import Acceptance, trusting
+from fairseq_aggdec.search.ahead import AheadLoop, DeviceReader
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.judge import fused
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.search.verification import fused
 from fairseq_aggdec.windows.draft import BatchVerdict
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import send_into
@@ -25,14 +24,14 @@ class DeviceLoop(AheadLoop):
     """Greedy decoding, drafted or not.
 
     Args:
-        verifier: reads the windows. accept: which drafted tokens are accepted. rules: generation options.
-        drafter: drafts on the device.
+        reader: reads the windows: a verifier, or the drafter where ``accept`` trusts it.
+        drafter: drafts on the device. accept: which drafted tokens are accepted. rules: generation options.
     """
 
     def __init__(
-        self, verifier: Verifier, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
+        self, reader: DeviceReader, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
     ):
-        super().__init__(verifier)
+        super().__init__(reader)
         self.drafter, self.accept, self.rules = drafter, accept, rules
         self.board: Board | None = None
 
@@ -57,7 +56,7 @@ class DeviceLoop(AheadLoop):
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
-        rows, (features, like) = state.rows, self._proposed_from()
+        rows, (features, like) = state.rows, self.reader.head_input
         # Behind the longest output there is room for its </s> and for what is not kept.
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
@@ -80,9 +79,6 @@ class DeviceLoop(AheadLoop):
         self._own(sentences, shape.rows)
         return self.drafter.reserve(shape) if shape.width > 1 else ()
 
-    def _proposed_from(self) -> tuple[int, Tensor]:
-        return self.verifier.head_input
-
     def _own(self, sentences: Sequence[int], rows: int) -> None:
         """Says on the device which sentences the rows of the grid decode."""
         assert self.board is not None
@@ -94,21 +90,34 @@ class DeviceLoop(AheadLoop):
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
         super()._keep_rows(rows)
-        self.drafter.keep_rows(rows)
+        if self.accept is not trusting:  # else it is the reader
+            self.drafter.keep_rows(rows)
 
     def _step(self, shape: Shape) -> Tensor:
         """One iteration on the device, from the board to the board; no launch depends on the numbers there."""
         board = self.board
         assert board is not None
-        self._iterate(board, board.rows(board.owners[: shape.rows]), shape)
+        iterate = self._trust if self.accept is trusting else self._verify
+        iterate(board, board.rows(board.owners[: shape.rows]), shape)
         return board.flags
 
-    def _iterate(self, board: Board, rows: Rows, shape: Shape) -> None:
+    def _verify(self, board: Board, rows: Rows, shape: Shape) -> None:
         drafter, block = self.drafter, None
         if shape.width > 1:
             block = drafter.block(board, rows.owners, rows, shape)
         asked = self.books.begin(board, rows, block, drafter)
         window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
-        output = self.verifier.read(window, in_fp32=False, symbols=self.books.symbols)
+        output = self.reader.read(window, in_fp32=False, symbols=self.books.symbols)
         features = output.features[0] if block is not None and drafter.reads_features else None
         self.books.end(board, rows, asked, output.logits, features, parts=output.parts)
+
+    def _trust(self, board: Board, rows: Rows, shape: Shape) -> None:
+        count, size = len(rows.owners), shape.width - 1
+        logits = self.drafter.logits_on_device(board, rows.owners, rows, shape).flatten(0, 1)
+        if self.reader.temperature != 1.0:
+            logits = logits.float().div_(self.reader.temperature)  # (R k, V)
+        # Padding, which is in no output, for what is not known: it repeats no n-gram.
+        unknown = rows.owners.new_full((count, size - 1), self.rules.pad)
+        asked = self.books.begin(board, rows, unknown, self.drafter)
+        asked = asked._replace(length=rows.owners.new_full((count,), size))
+        self.books.end(board, rows, asked, logits, None)

@@ -23,7 +23,7 @@ class Follower:
         drafter: hears what became of drafts; None: it drafts in the library.
         watch: is called after each iteration, while ``state`` still has all rows that were verified; None: nobody asks.
         output: what is seen of a window -> what the model said of it; None: it is not known.
-        alone: nobody verifies: all places of a window are drafted.
+        trusts: nobody verifies: all places of a window are drafted.
 
     Attributes:
         positions: those that the verifier has learned; None: it reads any.
@@ -38,10 +38,10 @@ class Follower:
         drafter: Drafter | None = None,
         watch: OnIteration | None = None,
         output: Callable[[Any], DecoderOutput | None] = lambda view: None,
-        alone: bool = False,
+        trusts: bool = False,
     ):
         self.search, self.state, self.drafter, self.watch = search, state, drafter, watch
-        self.output, self.alone = output, alone
+        self.output, self.trusts = output, trusts
         self.calls = 0
         self.seconds = 0.0
         own = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
@@ -124,7 +124,7 @@ class Follower:
         if view.parents:
             parents = [row[1:] for row in split(numbers(view.parents, view.places), widths)]
             paths = split(numbers(view.where, view.gains), list(map(len, emitted)))
-        drafted = [width - (not self.alone) for width in widths]
+        drafted = [width - (not self.trusts) for width in widths]
         scores, choices = floats(view.scores, view.gains), numbers(view.choices, view.places)
         output = self.output(view)
         return Verdict(window, drafted, accepted, emitted, parents, paths, scores, output, choices)

@@ -16,7 +16,7 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.engines import INTERLEAVED, EngineRequest
+from fairseq_aggdec.search.engines import INTERLEAVED
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.interleaved.library import found_by, search_of
@@ -58,7 +58,7 @@ class InterleavedGenerator(CachedGenerator):
 
     decoding = "interleaved"
     refused = REFUSED
-    may_leave_to_stock = False
+    asked_search = INTERLEAVED
 
     def __init__(
         self,
@@ -83,21 +83,30 @@ class InterleavedGenerator(CachedGenerator):
         longest = self.max_len // self.geometry.step * self.geometry.step - 1
         return self.options.limits(batch.net_input, self.model.models, longest)
 
+    def _needs_whole_batches(self) -> bool:
+        return True  # its board takes any number of sentences
+
     def _decode(self, batch: Batch) -> tuple[Batch, list[SentenceResult]]:
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             self.verifier.start(batch.net_input, self.geometry.width(limits.capacity))
-        how = self.geometry, limits, batch.start, self.end_condition == ALL, self.any_ending
-        if self._engine(EngineRequest(INTERLEAVED, self.verifier)) == "library":
-            search = search_of(self.options, *how)
-            with self.counters.clock("verify"):
-                CompiledReaders.of(self.verifier).run(search)
-            calls, found = found_by(search, len(limits.ends))
-            self.counters.calls += calls
-            return batch, found
-        rules, device = Rules.of(self.options), batch.source.device
+        return batch, self._engine(self._request()).decode(self, batch, limits)
+
+    def _how(self, batch: Batch, limits: Limits) -> tuple[Geometry, Limits, int, bool, bool]:
+        return self.geometry, limits, batch.start, self.end_condition == ALL, self.any_ending
+
+    def in_library(self, batch: Batch, limits: Limits) -> list[SentenceResult]:
+        search = search_of(self.options, *self._how(batch, limits))
+        with self.counters.clock("verify"):
+            CompiledReaders.of(self.verifier).run(search)
+        calls, found = found_by(search, len(limits.ends))
+        self.counters.calls += calls
+        return found
+
+    def on_board(self, batch: Batch, limits: Limits) -> list[SentenceResult]:
+        rules, device, how = Rules.of(self.options), batch.source.device, self._how(batch, limits)
         board = InterleavedSearch(rules, self.beam_size, device, *how)
-        return batch, board.decode(self.verifier, self.counters)
+        return board.decode(self.verifier, self.counters)
 
     def _hypotheses(self, done: tuple[Batch, list[SentenceResult]]) -> list[list[Hypothesis]]:
         """Line 20: the B best by score, in reading order."""

@@ -3,6 +3,7 @@
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.library import beam_options
+from fairseq_aggdec.search.compiled.rules import rule_options
 from fairseq_aggdec.search.compiled.searches import (
     InterleavedOptionsStruct,
     Outputs,
@@ -10,7 +11,7 @@ from fairseq_aggdec.search.compiled.searches import (
 )
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.interleaved.search import SentenceResult
-from fairseq_aggdec.windows.transfer import int64_array
+from fairseq_aggdec.search.rules import Rules
 
 
 def search_of(
@@ -27,9 +28,11 @@ def search_of(
         options: generation options; the others as of an
             :class:`~fairseq_aggdec.search.interleaved.search.InterleavedSearch`.
     """
-    ends = int64_array(limits.ends)
+    count, strict = len(limits.ends), limits.ends if limits.exact else [0] * len(limits.ends)
+    ends = limits.ends if limits.exact else [limits.longest] * count
+    ruled = rule_options(Rules.of(options), ends, [limits.floor] * count, strict, [[]] * count)
     call = InterleavedOptionsStruct(
-        beam_options(options, limits, ends, start),
+        beam_options(options, limits, ruled, start),
         geometry.step,
         1 if geometry.vanilla_mask else geometry.step,
         geometry.directions if geometry.independent else 1,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.rules import Rules, end_banned
+from fairseq_aggdec.search.rules import MaximumLength, MinimumLength, Rules, Spots, change
 from fairseq_aggdec.windows.transfer import to_device
 
 # Sums of a hypothesis from which on only the best go on after a slot. To prune costs kernels of a GPU.
@@ -54,15 +54,16 @@ def best_words(
         (R, z, W) log-probabilities in nats, (R, z, W) int64 words, (R, z) of ``</s>``.
     """
     log_probs = logits.log_softmax(-1)
-    rules.apply_anywhere(log_probs)
+    log_probs.select(-1, rules.pad).fill_(-torch.inf)
     last = first + log_probs.size(1)
+    slots = torch.arange(first, last, device=log_probs.device).expand(len(sentences), -1)
+    change(log_probs.flatten(0, 1), rules.penalties(Spots(slots)), slots.shape)
     ends = log_probs[..., rules.eos]  # a view
     if first < limits.floor or limits.exact or last > min(limits.ends):
-        slots = torch.arange(first, last, device=ends.device)
         limit = to_device([[limits.ends[i]] for i in sentences], ends.device)  # (R, 1)
-        banned = end_banned(slots, limits.floor, limit if limits.exact else 0, 0)
-        ends.masked_fill_(banned, -torch.inf)
-        forced = slots >= limit
+        spots = Spots(slots, None, limit, limits.floor, limit if limits.exact else 0)
+        ends.masked_fill_(MinimumLength.holds(spots), -torch.inf)
+        forced = MaximumLength.holds(spots)
         kept = ends.masked_fill(forced, 0.0) if rules.free_end else ends.clone()
         log_probs.masked_fill_(forced.unsqueeze(2), -torch.inf)
         ends.copy_(kept)

@@ -23,7 +23,8 @@ struct Attention {
     Int blocks, precision, width, heads, size;
     Int keys;        // places of a row
     Int query_step;  // from a slot's queries to those of the next; their keys and values are behind them, all heads' each
-    Int row_step, key_step, value_step;  // from a row's keys to the next row's, to the next key, to the key's value
+    // From a row's keys to the next row's, to the next key, to the key's value: with a window H D, as the layer made them.
+    Int row_step, key_step, value_step;
     Int mask_row, mask_slot;             // from a row's mask to the next row's, from a slot's to the next slot's
     Int words;                           // of the bits of a slot
     Int span;                            // positions back that a slot sees, -1: all
@@ -170,7 +171,7 @@ struct Tile {
                 read[k][part] = values[k][part] = Eight<Number>{};
                 if (!seen || offset + part * 8 >= size) continue;
                 read[k][part] = eight_at(from + part * 8);
-                values[k][part] = eight_at(from + (in_window ? channels : value_step) + part * 8);
+                values[k][part] = eight_at(from + value_step + part * 8);
             }
         }
         float sums[SLOTS][KEYS];
@@ -251,8 +252,8 @@ struct Tile {
             const Number* from = queries_of(row * width + first + i) + channels;
             Number* to = kept_at(begin + first + i);
             for (int n = (int)(blockDim.x - 1 - threadIdx.x) * 8; n < 2 * size; n += (int)blockDim.x * 8) {
-                const int own = n < size ? n : channels + n - size, kept = n < size ? n : (int)p.value_step + n - size;
-                *(Eight<Number>*)(to + kept) = eight_at(from + own);
+                const int at = n < size ? n : (int)p.value_step + n - size;
+                *(Eight<Number>*)(to + at) = eight_at(from + at);
             }
         }
     }

@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(32) best(const Candidates p) {
 // </s>. `best_step` has what `leaders` found in place of the first three.
 struct BeamStep {
     Int blocks, width, each, eos, pad, prefix;
-    Int length, sights, end;  // T; places of a mask, of which `end` count, whole words of 16 bytes
+    Int length, visibilities, end;  // T; places of a mask, of which `end` count, whole words of 16 bytes
     Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
     Int parts, types, precision, unk;  // P, V; of the logits
     double unk_penalty;
@@ -229,7 +229,7 @@ struct BeamStep {
     double* totals;
     Int* nodes;
     double* finished;
-    void* sight;
+    void* visibility;
     Int* written;
 };
 
@@ -395,14 +395,14 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
         p.flags[row] = on ? rounds + active : ~(rounds + active);
     }
     // A hypothesis sees what its parent saw, and itself.
-    const Int row_bytes = p.sights * p.bytes;
-    unsigned char* sight = (unsigned char*)p.sight + first * row_bytes;
+    const Int row_bytes = p.visibilities * p.bytes;
+    unsigned char* visibility = (unsigned char*)p.visibility + first * row_bytes;
     // Rounded up: rows are whole sixteens, and the last places need not fill one.
     const int sixteens = (int)((p.end * p.bytes + 15) / 16);
-    follow_parents((Sixteen*)sight, chosen.parents, width, row_bytes / 16, sixteens, stage);
+    follow_parents((Sixteen*)visibility, chosen.parents, width, row_bytes / 16, sixteens, stage);
 #pragma unroll 1
     for (int slot = own; slot < width; slot += threads) {
-        unsigned char* seen = sight + slot * row_bytes + (next * width + slot) * p.bytes;
+        unsigned char* seen = visibility + slot * row_bytes + (next * width + slot) * p.bytes;
         if (p.bytes == 2) *(unsigned short*)seen = 0;
         if (p.bytes == 4) *(unsigned*)seen = 0;
     }

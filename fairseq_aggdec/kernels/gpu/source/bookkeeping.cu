@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindo
 struct CopyBlock {
     Int blocks, size, room;
     Int places, nobody;  // L; the sentence of texts that stands for none
-    Int match;           // LONGEST, UNIQUE, RECENT or ALIGNED
+    Int match;           // UNIQUE, LONGEST, RECENT or ALIGNED
     const Int *numbers, *tokens, *owners;
     const Int* texts;  // (S + 1, L + 1)
     Int* runs;         // (S + 1, L)
@@ -86,7 +86,7 @@ struct CopyBlock {
     Int* block;        // (R, K)
 };
 
-enum Match { LONGEST, UNIQUE, RECENT, ALIGNED };
+enum Match { UNIQUE, LONGEST, RECENT, ALIGNED };  // as copying.h numbers them
 
 // The runs after `gained` new tokens of an output, of which `position` is the last; returns the longest.
 __device__ inline Int follow_runs(const CopyBlock& p, const Int* text, const Int* output, Int* runs, Int position,

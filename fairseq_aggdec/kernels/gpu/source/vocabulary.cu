@@ -2,7 +2,7 @@
 //
 //   ban      tokens that would repeat an n-gram are hidden
 //   look     what each part of a position's logits comes to
-//   judge    what each position emits, what of a draft is accepted, log-probabilities; what of that counts is written
+//   verify   what each position emits, what of a draft is accepted, log-probabilities; what of that counts is written
 //            to the board
 //   largest  the likeliest token of each position
 //
@@ -24,9 +24,9 @@ struct Seen {
     int ahead;   // tokens that no rule changes and that are likelier than the drafted one
 };
 
-// Of `look`, with a block for each part of a position, of `ban`, with one for each position, and of `judge`, with one for
+// Of `look`, with a block for each part of a position, of `ban`, with one for each position, and of `verify`, with one for
 // each row.
-struct Judgement {
+struct VerificationCall {
     Int blocks, width, room, parts;
     Int types, prefix;  // V, the length of the forced prefixes
     Int precision;      // of the logits
@@ -41,8 +41,8 @@ struct Judgement {
     void* logits;                 // (R W, V)
     const Int *shown, *outputs;   // (R, W) each
     const Int* length;            // (R,), or none: nothing was drafted
-    Seen* seen;                   // (R W, P), from look to judge
-    Seen* hidden;                 // (R W,), from ban to judge, or none
+    Seen* seen;                   // (R W, P), from look to verify
+    Seen* hidden;                 // (R W,), from ban to verify, or none
     Int *numbers, *tokens;
     float* scores;  // each has room for 8 bytes
     Int *emitted, *drafted, *stood, *flags;
@@ -69,7 +69,7 @@ struct JoinSeen {
     }
 };
 
-__device__ inline Int drafted_behind(const Judgement& p, Int place, Int row) {
+__device__ inline Int drafted_behind(const VerificationCall& p, Int place, Int row) {
     return p.length && p.sure >= 0 && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
 }
 
@@ -93,7 +93,7 @@ __device__ inline void look_at(Seen& seen, const Row& logits, Int group, float o
 
 #ifndef PARTS_ONLY  // logits.cu takes what is above
 // The only token that may be written at an output index, padding where there is none.
-__device__ inline Int forced_at(const Judgement& p, Int owner, Int output) {
+__device__ inline Int forced_at(const VerificationCall& p, Int owner, Int output) {
     const bool over = output >= p.numbers[owner * COLUMNS + END];
     return over ? p.eos : p.forced[owner * (p.prefix + 1) + least(output, p.prefix)];
 }
@@ -107,7 +107,7 @@ struct Output {
 };
 
 // Read before the wait: nothing.
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const VerificationCall p) {
     __shared__ unsigned char same[MOST_PLACES];
     wait_for_earlier_kernels();
     const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement 
 }
 
 // Read before the wait: nothing.
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const VerificationCall p) {
     wait_for_earlier_kernels();
     const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
     const unsigned row = place / (unsigned)p.width;
@@ -168,7 +168,7 @@ struct Verdict {
     float said[MOST_VERDICTS];  // log-probabilities
 };
 
-__device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& verdict) {
+__device__ inline void decide(const VerificationCall& p, Int row, Int slot, Verdict& verdict) {
     const Int place = row * p.width + slot, owner = p.owners[row];
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Row logits(p.logits, p.precision, place, p.types);
@@ -204,7 +204,7 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     verdict.said[slot] = score;
 }
 
-__device__ inline void commit(const Judgement& p, Int row, bool over, const Verdict& verdict) {
+__device__ inline void commit(const VerificationCall& p, Int row, bool over, const Verdict& verdict) {
     const Int owner = p.owners[row], nowhere = p.room - 1;
     Int* numbers = p.numbers + owner * COLUMNS;
     const Int position = numbers[POSITION], rounds = numbers[ROUNDS];
@@ -246,7 +246,7 @@ __device__ inline void commit(const Judgement& p, Int row, bool over, const Verd
 }
 
 // Read before the wait: nothing.
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) judge(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) verify(const VerificationCall p) {
     __shared__ Verdict verdict;
     wait_for_earlier_kernels();
     const Int row = blockIdx.x;

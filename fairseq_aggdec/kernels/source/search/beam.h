@@ -20,12 +20,13 @@ namespace {
 class BeamSearch final : public TableSearch {
   public:
     explicit BeamSearch(const BeamOptions& options)
-        : TableSearch(options, options.beam + 1), options_(options), rules_(options),
+        : TableSearch(options.rules, options.sentences, options.beam + 1, options.threads), options_(options),
+          rules_(options, rules),
           planner_(options.budget, options.beam, options.sentences) {
         found.rounds.assign(options.sentences, 0);
         sentences_.reserve(options.sentences);
         for (int64_t row = 0; row < options.sentences; ++row)
-            sentences_.emplace_back(row, options, rules_, planner_);
+            sentences_.emplace_back(row, options, rules_, rules, planner_);
         if (!options.texts || !options.budget) return;
         const int64_t* text = options.texts;
         for (int64_t row = 0; row < options.sentences; text += options.sizes[row++])
@@ -81,9 +82,9 @@ class BeamSearch final : public TableSearch {
         write_seen(asked);
     }
 
-    void read(const float* tables, int64_t best) override {
+    void read(int64_t, int64_t, const float*, const Tables& tables) override {
         for (size_t i = 0; i < nodes_.size(); ++i)
-            sentences_[rows_[i]].receive(nodes_[i], tables + i * (2 * best + 1), best);
+            sentences_[rows_[i]].receive(nodes_[i], tables.row(static_cast<int64_t>(i)));
         for (int64_t row = 0; row < options_.sentences; ++row) {
             if (sentences_[row].done || sentences_[row].advance()) continue;
             found.broken = row;
@@ -100,10 +101,9 @@ class BeamSearch final : public TableSearch {
         const auto at = static_cast<int64_t>(asked.tokens.size());
         asked.tokens.push_back(node.token);
         asked.depths.push_back(node.depth);
-        asked.needed.push_back(rules_.wanted(row, node.depth));
         asked.end = std::max(asked.end, own.places);
         asked.reach = std::max(asked.reach, node.depth + 1);
-        own.tree.banned(number, [&](int64_t token) { asked.banned.push_back({at, token}); });
+        rules.change({at, row, node.depth, rules.read_lines() ? &own.tree.line(number) : nullptr}, asked.changes);
     }
 
     // Every prefix sees those that it begins with, and itself.
@@ -136,7 +136,7 @@ class BeamSearch final : public TableSearch {
     void write_output(int64_t row, const Prefixes& tree, const Continuation& ending) {
         const size_t first = found.tokens.size();
         double after = ending.total;
-        found.tokens.push_back(options_.eos);
+        found.tokens.push_back(options_.rules.eos);
         for (int64_t node = ending.node; node >= 0; node = tree[node].parent) {
             found.scores.push_back(static_cast<float>(after - tree[node].total));
             after = tree[node].total;

@@ -10,16 +10,13 @@
 #include <vector>
 
 #include "prefixes.h"
+#include "tables.h"
 
-// Generation options of a batch of B sentences.
+// A batch of B sentences.
 struct BeamOptions {
-    int64_t sentences, beam, eos, pad, unk, start, threads;
-    double unk_penalty;
-    int64_t ngram;            // n-grams of this size occur once, 0: any
-    int64_t limit, floor;     // output index at which </s> is forced, and before which it is banned
-    int64_t prefix_size;      // P
-    const int64_t* prefixes;  // (B, P): tokens forced by the caller, padding where there is none
-    const int64_t* lengths;   // (B): of the sources where outputs must have the same; null: they need not
+    RuleOptions rules;
+    int64_t sentences, beam, start, threads;
+    int64_t limit;                 // the longest output, which is the end of all of them
     const int64_t *texts, *sizes;  // what outputs may resemble, see CopyOptions; null: nothing is known
     int64_t match;                 // as CopyOptions has it
     struct BeamBudget* budget;     // null: nothing is evaluated before the search asks for it
@@ -48,41 +45,27 @@ struct BeamStep {
 
 class BeamRules {
   public:
-    explicit BeamRules(const BeamOptions& options)
-        : options_(options), bonus_(std::max(0.0, -options.unk_penalty)) {
-        prefixes_.assign(options.prefixes, options.prefixes + options.sentences * options.prefix_size);
-        if (options.lengths) lengths_.assign(options.lengths, options.lengths + options.sentences);
+    BeamRules(const BeamOptions& options, const Rules& rules)
+        : options_(options), rules_(rules), eos_(options.rules.eos), bonus_(std::max(0.0, -options.rules.unk_penalty)) {
+        const int64_t* lengths = options.rules.strict_floors;
+        if (options.rules.free_end) lengths_.assign(lengths, lengths + options.sentences);
     }
 
-    // The token whose log-probability a table needs beside the best ones.
-    int64_t wanted(int64_t row, int64_t depth) const {
-        const int64_t forced = forced_token(row, depth);
-        return forced < 0 ? options_.eos : forced;
-    }
+    bool ends(const Choice& choice) const { return choice.token == eos_; }
 
-    bool ends(const Choice& choice) const { return choice.token == options_.eos; }
-
-    // What may follow a prefix of a sentence, best first, by its row of what aggdec_best_tokens gives.
-    void read_table(int64_t row, int64_t depth, const float* table, int64_t best,
-                    std::vector<Choice>& choices) const {
-        const int64_t forced = forced_token(row, depth);
+    // What may follow a prefix of a sentence, best first, by its table.
+    void read_table(int64_t row, int64_t depth, const Row& table, std::vector<Choice>& choices) const {
+        const bool forced = rules_.maximum.holds(row, depth) || rules_.prefix.token(row, depth) >= 0;
         choices.clear();
-        if (forced >= 0) {
-            choices.push_back({forced, table[2 * best]});
-        } else if (depth >= options_.limit) {
-            choices.push_back({options_.eos, table[2 * best]});
-        } else {
-            for (int64_t i = 0; i < best; ++i)
-                choices.push_back({static_cast<int64_t>(table[best + i]), table[i]});
-            if (depth < options_.floor && depth >= options_.prefix_size) without_end(choices);
-        }
+        for (int64_t i = 0; i < (forced ? 1 : table.best); ++i)
+            choices.push_back({table.token(i), table.log_prob(table.value(i))});
         if (!lengths_.empty()) {
             // Stock gives a forced end the log-probability 0, beside whatever else may come.
             without_end(choices);
             if (depth >= lengths_[row]) {
                 const auto below = std::find_if(choices.begin(), choices.end(),
                                                 [](const Choice& choice) { return !(choice.value > 0.0); });
-                choices.insert(below, {options_.eos, 0.0});
+                choices.insert(below, {eos_, 0.0});
             }
         }
         while (!choices.empty() && choices.back().value == -INFINITY) choices.pop_back();
@@ -105,7 +88,7 @@ class BeamRules {
             }
             ++found.read;
             const size_t before = pool.size();
-            for (int64_t i = 0; i < known.count; ++i) ending |= known.choices[i].token == options_.eos;
+            for (int64_t i = 0; i < known.count; ++i) ending |= known.choices[i].token == eos_;
             for (int64_t i = 0; i < known.count; ++i) {
                 const double total = prefix.total + known.choices[i].value;
                 if (total <= least) break;
@@ -117,16 +100,9 @@ class BeamRules {
     }
 
   private:
-    // The token that the caller wants at an output index, -1 for none; at the limit </s> goes first.
-    int64_t forced_token(int64_t row, int64_t depth) const {
-        if (depth >= std::min(options_.prefix_size, options_.limit)) return -1;
-        const int64_t token = prefixes_[row * options_.prefix_size + depth];
-        return token == options_.pad ? -1 : token;
-    }
-
     void without_end(std::vector<Choice>& choices) const {
         choices.erase(std::remove_if(choices.begin(), choices.end(),
-                                     [&](const Choice& choice) { return choice.token == options_.eos; }),
+                                     [&](const Choice& choice) { return choice.token == eos_; }),
                       choices.end());
     }
 
@@ -141,7 +117,7 @@ class BeamRules {
     double cut(std::vector<Continuation>& pool, bool ending) const {
         int64_t going_on = 0;
         for (size_t i = 0; i < pool.size(); ++i) {
-            going_on += !ending || pool[i].token != options_.eos;
+            going_on += !ending || pool[i].token != eos_;
             if (going_on == options_.beam) {
                 pool.resize(i + 1);
                 return pool.back().total;
@@ -154,7 +130,7 @@ class BeamRules {
     void settle(int64_t row, int64_t depth, bool ending, BeamStep& found) const {
         std::vector<Continuation>& pool = found.going_on;
         const auto beam = static_cast<size_t>(options_.beam);
-        if (depth < options_.limit && forced_token(row, depth) == options_.eos) {
+        if (!rules_.maximum.holds(row, depth) && rules_.prefix.token(row, depth) == eos_) {
             // Where the caller forces </s>, stock ends as many copies of the best hypothesis.
             if (!pool.empty()) found.ended.assign(beam, pool.front());
             pool.clear();
@@ -163,15 +139,17 @@ class BeamRules {
         if (!ending) return;
         size_t kept = 0;
         for (size_t i = 0; i < pool.size(); ++i) {
-            if (pool[i].token != options_.eos) pool[kept++] = pool[i];
+            if (pool[i].token != eos_) pool[kept++] = pool[i];
             else if (i < beam) found.ended.push_back(pool[i]);
         }
         pool.resize(kept);
     }
 
     const BeamOptions options_;
+    const Rules& rules_;
+    const int64_t eos_;
     const double bonus_;
-    std::vector<int64_t> prefixes_, lengths_;
+    std::vector<int64_t> lengths_;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Drafts that are copied from a text for each sentence, and how long they are.
 //
-// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_length.py are the same in Python;
-// CopyPaths, for a tree of prefixes, is here only.
+// Greedy search follows one output in each text, beam search the prefixes of a tree. drafters/copy/copy_on_device.py follows
+// texts on a device, and budget/copy_length.py says how much is drafted there.
 
 #pragma once
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "drafter.h"
+#include "price.h"
 
 // Texts of a batch of B sentences, and what is known of how often copies stand.
 struct CopyOptions {
@@ -20,7 +21,7 @@ struct CopyOptions {
     int64_t match;                 // which occurrence counts: 0 unique, 1 longest, 2 recent, 3 aligned
     int64_t fixed, most;           // whether every draft has `most` tokens; the longest draft
     int64_t probing, unknown;      // first drafts are short; because it did not pay before, or because nothing is known
-    double step_cost;              // of an iteration beside its tokens, in tokens
+    CallPrice price;
     double accepted, checked;      // of all texts so far
 };
 
@@ -59,98 +60,33 @@ inline void copy_from(const std::vector<int64_t>& text, int64_t cursor, int64_t 
     for (int64_t i = cursor + 1; i < end && text[i] >= 0; ++i) draft.push_back(text[i]);
 }
 
-// A text to copy from, and how far the output has followed it.
+// Where an output stands in a text.
+struct Place {
+    int64_t cursor = 0, copied = 0;  // the token that it stands at, -1 for none; the last that it has copied
+    bool guessed = false;            // the cursor stands where a token was replaced, as nothing says otherwise
+    Runs runs;                       // empty: the output is the text up to the cursor
+};
+
+// A text to copy from.
 class CopyText {
   public:
-    CopyText(std::vector<int64_t> tokens, int64_t match)
-        : tokens_(std::move(tokens)), match_(match), runs_(tokens_.size()) {}
+    CopyText(std::vector<int64_t> tokens, int64_t match) : tokens_(std::move(tokens)), match_(match) {}
 
     int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
 
-    // Appends the text from where the output stands on.
-    void copy(int64_t limit, std::vector<int64_t>& draft) const { copy_from(tokens_, cursor_, limit, draft); }
-
-    // Finds where the output, start symbol included, stands now.
-    void follow(const std::vector<int64_t>& output) {
-        const auto length = static_cast<int64_t>(output.size()), gained = length - followed_;
-        const int64_t before = cursor_;
-        followed_ = length;
-        if (gained == 0) return;
-        if (before >= 0) {
-            const int64_t most = std::min(gained, size() - before - 1);
-            int64_t alike = 0;
-            while (alike < most && tokens_[before + 1 + alike] == output[length - gained + alike]) ++alike;
-            if (alike == gained) {
-                cursor_ = before + gained;
-                guessed_ = false;
-                return;
-            }
-            copied_ = before + alike;
-        }
-        // Only where a draft has failed: many never do.
-        for (; read_ < length; ++read_) ::follow(tokens_, output[read_], runs_);
-        cursor_ = occurrence(runs_, match_, copied_);
-        if (match_ == ALIGNED && cursor_ < 0 && before >= 0) cursor_ = replaced(before);
-        else guessed_ = false;
+    // Appends the text from a place on.
+    void copy(const Place& from, int64_t limit, std::vector<int64_t>& draft) const {
+        copy_from(tokens_, from.cursor, limit, draft);
     }
 
-  private:
-    // Where the output stands if its last token replaced the rejected one.
-    int64_t replaced(int64_t cursor) {
-        const bool inserted = guessed_ && copied_ == cursor;
-        const int64_t place = inserted ? cursor : copied_ + 1;
-        guessed_ = place + 1 < size();
-        return guessed_ ? place : -1;
-    }
-
-    std::vector<int64_t> tokens_;
-    int64_t match_, cursor_ = 0, copied_ = 0;  // the token that the output stands at, and the last that it has copied
-    bool guessed_ = false;                     // the cursor stands where a token was replaced, as nothing says otherwise
-    int64_t followed_ = 1, read_ = 0;          // tokens of the output that were followed, and that `runs_` tells of
-    Runs runs_;
-};
-
-// A text to copy from, and where the prefixes of a tree stand in it. A prefix is placed once, from where the one that is
-// a token shorter stands.
-class CopyPaths {
-  public:
-    CopyPaths(std::vector<int64_t> tokens, int64_t match) : tokens_(std::move(tokens)), match_(match) {
-        places_[0] = {0, 0, false, {}};
-    }
-
-    // Appends what outputs may begin with.
-    void beginning(int64_t limit, std::vector<int64_t>& draft) const { copy_from(tokens_, 0, limit, draft); }
-
-    // Appends the text from where a prefix stands on. tree: of nodes with a parent and a token.
-    template <class Tree>
-    void behind(const Tree& tree, int64_t node, int64_t limit, std::vector<int64_t>& draft) {
-        copy_from(tokens_, place(tree, node).cursor, limit, draft);
-    }
-
-  private:
-    struct Place {
-        int64_t cursor, copied;  // the token that a prefix stands at, -1 for none; the last that it has copied
-        bool guessed;            // the cursor stands where a token was replaced, as nothing says otherwise
-        Runs runs;               // empty: the prefix is the text up to the cursor
-    };
-
-    template <class Tree>
-    const Place& place(const Tree& tree, int64_t node) {
-        const auto known = places_.find(node);
-        if (known != places_.end()) return known->second;
-        Place found = step(place(tree, tree[node].parent), tree[node].token);
-        return places_[node] = std::move(found);
-    }
-
-    // Where a prefix stands after one token more.
+    // Where an output stands after one token more.
     Place step(const Place& before, int64_t token) const {
         const int64_t cursor = before.cursor;
-        const auto size = static_cast<int64_t>(tokens_.size());
-        const bool follows = cursor >= 0 && cursor + 1 < size && tokens_[cursor + 1] == token;
+        const bool follows = cursor >= 0 && cursor + 1 < size() && tokens_[cursor + 1] == token;
         if (follows && before.runs.empty()) return {cursor + 1, before.copied, false, {}};
         Runs runs = before.runs;
-        if (runs.empty()) {
-            runs.assign(size, 0);
+        if (runs.empty()) {  // only where a draft has failed: many never do
+            runs.assign(tokens_.size(), 0);
             for (int64_t read = 0; read <= cursor; ++read) follow(tokens_, tokens_[read], runs);
         }
         follow(tokens_, token, runs);
@@ -158,13 +94,42 @@ class CopyPaths {
         const int64_t copied = cursor < 0 ? before.copied : cursor;
         const int64_t found = occurrence(runs, match_, copied);
         if (match_ != ALIGNED || found >= 0 || cursor < 0) return {found, copied, false, std::move(runs)};
+        // The token replaced the rejected one, or was put before it where the one before replaced it.
         const int64_t replaced = before.guessed ? cursor : copied + 1;
-        const bool inside = replaced + 1 < size;
+        const bool inside = replaced + 1 < size();
         return {inside ? replaced : -1, copied, inside, std::move(runs)};
     }
 
+  private:
     std::vector<int64_t> tokens_;
     int64_t match_;
+};
+
+// A text to copy from, and where the prefixes of a tree stand in it. A prefix is placed once, from where the one that is
+// a token shorter stands.
+class CopyPaths {
+  public:
+    CopyPaths(std::vector<int64_t> tokens, int64_t match) : text_(std::move(tokens), match) { places_[0] = {}; }
+
+    // Appends what outputs may begin with.
+    void beginning(int64_t limit, std::vector<int64_t>& draft) const { text_.copy({}, limit, draft); }
+
+    // Appends the text from where a prefix stands on. tree: of nodes with a parent and a token.
+    template <class Tree>
+    void behind(const Tree& tree, int64_t node, int64_t limit, std::vector<int64_t>& draft) {
+        text_.copy(place(tree, node), limit, draft);
+    }
+
+  private:
+    template <class Tree>
+    const Place& place(const Tree& tree, int64_t node) {
+        const auto known = places_.find(node);
+        if (known != places_.end()) return known->second;
+        Place found = text_.step(place(tree, tree[node].parent), tree[node].token);
+        return places_[node] = std::move(found);
+    }
+
+    CopyText text_;
     std::unordered_map<int64_t, Place> places_;  // by node
 };
 
@@ -208,23 +173,26 @@ class CopyAccount {
 
     double mean() const { return options_.accepted / options_.checked; }
 
-    double fixed_cost() const { return 1.0 + options_.step_cost / static_cast<double>(std::max<int64_t>(1, alive_)); }
+    // Of an iteration that drafts so many tokens for each sentence.
+    double cost(int64_t length) const {
+        const auto rows = static_cast<double>(std::max<int64_t>(1, alive_));
+        return call_cost(options_.price, rows * static_cast<double>(1 + length));
+    }
 
     void weigh() { idle_ = !options_.fixed && alive_ > 1 && !options_.probing && worthwhile(mean(), LONG) == 0; }
 
     int64_t worthwhile(double chance, int64_t room) const {
-        const double cost = fixed_cost();
-        const int64_t length = best_length(chance, cost, room);
+        const int64_t length = best_length(chance, room);
         double expected = 0.0;
         for (int64_t place = 0; place <= length; ++place) expected += std::pow(chance, static_cast<double>(place));
-        return expected * cost >= (1 + MARGIN) * (cost + static_cast<double>(length)) ? length : 0;
+        return expected * cost(0) >= (1 + MARGIN) * cost(length) ? length : 0;
     }
 
-    static int64_t best_length(double chance, double cost, int64_t room) {
+    int64_t best_length(double chance, int64_t room) const {
         double expected = 1.0, gain = 1.0;
         for (int64_t length = 0; length < room; ++length) {
             gain *= chance;
-            if (gain * (cost + static_cast<double>(length)) <= expected) return length;
+            if (gain * cost(length) <= expected * (cost(length + 1) - cost(length))) return length;
             expected += gain;
         }
         return std::max<int64_t>(room, 0);
@@ -239,7 +207,7 @@ class CopyAccount {
 // Drafts what the text of each sentence goes on with.
 class Copies final : public Drafter {
   public:
-    Copies(const CopyOptions& options, int64_t rows) : account_(options, rows) {
+    Copies(const CopyOptions& options, int64_t rows) : account_(options, rows), places_(rows), followed_(rows, 1) {
         const int64_t* text = options.texts;
         for (int64_t row = 0; row < rows; text += options.sizes[row++])
             texts_.emplace_back(std::vector<int64_t>(text, text + options.sizes[row]), options.match);
@@ -263,12 +231,17 @@ class Copies final : public Drafter {
   private:
     void copy(const Written& batch, int64_t row, std::vector<int64_t>& draft) {
         const int64_t limit = account_.plan(row, std::min(batch.room(row), texts_[row].size()));
-        if (limit) texts_[row].follow(batch.tokens[row]);
-        texts_[row].copy(limit, draft);
+        const auto& output = batch.tokens[row];
+        if (!limit) return;
+        for (int64_t& at = followed_[row]; at < static_cast<int64_t>(output.size()); ++at)
+            places_[row] = texts_[row].step(places_[row], output[at]);
+        texts_[row].copy(places_[row], limit, draft);
     }
 
     CopyAccount account_;
-    std::vector<CopyText> texts_;  // of each sentence
+    std::vector<CopyText> texts_;    // of each sentence
+    std::vector<Place> places_;      // where it stands
+    std::vector<int64_t> followed_;  // tokens of its output that are followed
 };
 
 }  // namespace

@@ -8,22 +8,17 @@
 #include <numeric>
 
 #include "copying.h"
-#include "loop.h"
-#include "model_drafter.h"
 #include "drafter.h"
-
-extern "C" int64_t aggdec_judge(const Judgement* judgement);
+#include "verification.h"
+#include "model_drafter.h"
+#include "tables.h"
 
 // Generation options of a batch of B sentences.
 struct GreedyOptions {
-    int64_t sentences, start, pad, unk, eos;
-    double unk_penalty;
-    int64_t ngram, free_end;  // n-grams of this size occur once, 0: any; </s> scores 0 where the length forces it
+    RuleOptions rules;
+    int64_t sentences, start, threads;
     Acceptance accept;
-    int64_t slots_read, chains;  // of a row in a window, 0: any number; drafts are cut to one path
-    const int64_t *ends, *floors, *strict_floors;  // (B), see search/state.py
-    int64_t prefix_size;                           // P
-    const int64_t* prefixes;                       // (B, P): tokens forced by the caller, padding where there is none
+    int64_t slots_read, chains;  // of a row in a window (0: any number; a trusted drafter fills all of them); drafts are cut to one path
     int64_t channels;                              // of the decoder's features
     int64_t types;                                 // of the dictionary
     // What drafts: copies of texts, slots, heads, Python; at most one of these is given.
@@ -46,23 +41,21 @@ struct Verdict {
 
 namespace {
 
-class GreedySearch final : public Search {
+class GreedySearch final : public TableSearch {
   public:
     // drafter: null: nothing is drafted.
     GreedySearch(const GreedyOptions& options, std::unique_ptr<Drafter> drafter)
-        : options_(options), scores_(options.sentences), drafter_(std::move(drafter)) {
+        : TableSearch(options.rules, options.sentences, std::max<int64_t>(options.accept.beta, 1), options.threads),
+          options_(options), scores_(options.sentences), drafter_(std::move(drafter)) {
         const int64_t rows = options.sentences;
         batch_.tokens.assign(rows, {options.start});
-        batch_.ends.assign(options.ends, options.ends + rows);
-        floors_.assign(options.floors, options.floors + rows);
-        strict_floors_.assign(options.strict_floors, options.strict_floors + rows);
-        prefixes_.assign(options.prefixes, options.prefixes + rows * options.prefix_size);
+        batch_.ends.assign(options.rules.ends, options.rules.ends + rows);
         found.rounds.assign(rows, 0);
         for (int64_t row = 0; row < rows; ++row) batch_.rows.push_back(row);
     }
 
     int64_t draft() override {
-        if (drafted_ || batch_.rows.empty() || options_.accept.alone) return READY;
+        if (drafted_ || batch_.rows.empty() || options_.accept.trusts) return READY;
         draft_.clear();
         if (drafter_ && !drafter_->draft(batch_, draft_)) return DRAFT;
         draft_.counts.resize(batch_.rows.size(), 0);
@@ -73,25 +66,9 @@ class GreedySearch final : public Search {
 
     Drafter* drafter() const { return drafter_.get(); }
     const Written& batch() const { return batch_; }
-    int64_t alone() const { return options_.accept.alone; }
+    int64_t slots_read() const { return options_.slots_read; }
     int64_t types() const { return options_.types; }
     int64_t channels() const { return options_.channels; }
-
-    // Hides in the logits (N, V) of the whole window what its places must not have; a forced token has 0.
-    void hide(float* logits, int64_t types) {
-        const Asked& asked = *ask();
-        find_hidden(asked, 0, batch_.rows.size());
-        for (int64_t place = 0; place < places(); ++place) {
-            logits[place * types + options_.pad] = -INFINITY;
-            if (options_.unk_penalty != 0.0)
-                logits[place * types + options_.unk] -= static_cast<float>(options_.unk_penalty);
-        }
-        for (const Pair& pair : banned_) logits[pair.place * types + pair.token] = -INFINITY;
-        for (const Pair& pair : forced_) {
-            std::fill_n(logits + pair.place * types, types, -INFINITY);
-            logits[pair.place * types + pair.token] = 0.0f;
-        }
-    }
 
     // Which tokens of the window are accepted, (N), kept by the caller until its logits are taken.
     void accept(const uint8_t* stands) { stands_ = stands; }
@@ -117,7 +94,55 @@ class GreedySearch final : public Search {
         asked.starts.assign(scores_.size(), 0);
         asked.widths.assign(scores_.size(), 0);
         asked.moves.swap(moves_);
-        if (options_.accept.alone) return write_alone(asked);
+        if (options_.accept.trusts) write_slots(asked);
+        else write_draft(asked);
+        rule(asked);
+    }
+
+    bool in_parts() const override { return true; }
+
+    // Whole sentences, one at least.
+    int64_t together(int64_t, int64_t most) const override {
+        int64_t count = widths_[decided_];
+        for (size_t i = decided_ + 1; i < widths_.size() && count + widths_[i] <= most; ++i) count += widths_[i];
+        return count;
+    }
+
+    void read(int64_t first, int64_t count, const float* features, const Tables& tables) override {
+        const size_t end = verify(first, count, tables);
+        if (first == 0) verdict_.features = features, verdict_.logits = count == places() ? tables.logits : nullptr;
+        const bool reads = drafter_ && drafter_->reads_features();
+        for (; decided_ < end; ++decided_) {
+            const int64_t last = written_ + emitted_[decided_] - 1;
+            if (reads) drafter_->read(batch_.rows[decided_], features + (first + places_[last]) * options_.channels);
+            for (; written_ <= last; ++written_) places_[written_] += first;
+        }
+        if (end == batch_.rows.size()) commit(asked());
+    }
+
+  private:
+    // Verifies the drafts of the next sentences, which have `count` places from `first` on; the sentence behind them.
+    size_t verify(int64_t first, int64_t count, const Tables& tables) {
+        size_t end = decided_;
+        for (int64_t left = count; left > 0; left -= widths_[end++]) {}
+        const auto rows = static_cast<int64_t>(end - decided_);
+        for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(batch_.rows.size());
+        for (auto* numbers : {&places_, &gained_, &choices_}) numbers->resize(places());
+        emitted_scores_.resize(places());
+        part_above_.clear();
+        if (!above_.empty())
+            for (int64_t place = first; place < first + count; ++place) part_above_.push_back(above_[place] - first);
+        const VerificationCall call{rows, widths_.data() + decided_, asked().tokens.data() + first,
+                             above_.empty() ? nullptr : part_above_.data(), tables, stands_,
+                             options_.accept, options_.rules.pad, options_.rules.eos, accepted_.data() + decided_, emitted_.data() + decided_,
+                             places_.data() + written_, gained_.data() + written_, emitted_scores_.data() + written_,
+                             choices_.data() + first};
+        Verification(call).run();
+        stands_ = nullptr;
+        return end;
+    }
+
+    void write_draft(Asked& asked) {
         const bool tree = branches();
         const int64_t *token = draft_.tokens.data(), *parent = draft_.parents.data();
         for (size_t i = 0; i < batch_.rows.size(); ++i) {
@@ -142,45 +167,6 @@ class GreedySearch final : public Search {
         if (tree) write_tree(asked);
     }
 
-    // Whole sentences, one at least.
-    int64_t together(int64_t, int64_t most) const override {
-        int64_t count = widths_[decided_];
-        for (size_t i = decided_ + 1; i < widths_.size() && count + widths_[i] <= most; ++i) count += widths_[i];
-        return count;
-    }
-
-    void decide(const Asked& asked, int64_t first, int64_t count, const float* features, float* logits,
-                int64_t types) override {
-        size_t end = decided_;
-        for (int64_t left = count; left > 0; left -= widths_[end++]) {}
-        const auto rows = static_cast<int64_t>(end - decided_);
-        find_hidden(asked, first, end);
-        for (auto* numbers : {&accepted_, &emitted_}) numbers->resize(batch_.rows.size());
-        for (auto* numbers : {&places_, &gained_, &choices_}) numbers->resize(places());
-        emitted_scores_.resize(places());
-        part_above_.clear();
-        if (!above_.empty())
-            for (int64_t place = first; place < first + count; ++place) part_above_.push_back(above_[place] - first);
-        const Judgement call{rows, types, widths_.data() + decided_, asked.tokens.data() + first,
-                             above_.empty() ? nullptr : part_above_.data(), logits,
-                             options_.pad, options_.unk, options_.eos, options_.unk_penalty, banned_.data(),
-                             forced_.data(), static_cast<int64_t>(banned_.size()),
-                             static_cast<int64_t>(forced_.size()), accepted_.data() + decided_,
-                             emitted_.data() + decided_, places_.data() + written_, gained_.data() + written_,
-                             emitted_scores_.data() + written_, choices_.data() + first, stands_, options_.accept};
-        must(aggdec_judge(&call));
-        stands_ = nullptr;
-        if (first == 0) verdict_.features = features, verdict_.logits = count == places() ? logits : nullptr;
-        const bool reads = drafter_ && drafter_->reads_features();
-        for (; decided_ < end; ++decided_) {
-            const int64_t last = written_ + emitted_[decided_] - 1;
-            if (reads) drafter_->read(batch_.rows[decided_], features + (first + places_[last]) * options_.channels);
-            for (; written_ <= last; ++written_) places_[written_] += first;
-        }
-        if (end == batch_.rows.size()) commit(asked);
-    }
-
-  private:
     // Whether two tokens of the draft follow the same one.
     bool branches() const {
         size_t n = 0;
@@ -209,26 +195,24 @@ class GreedySearch final : public Search {
 
     // How many tokens of a chain stand before the first that would repeat an n-gram.
     int64_t possible(int64_t row, const int64_t* tokens, int64_t count) {
-        if (!options_.ngram) return count;
+        if (!options_.rules.ngram) return count;
         line_ = batch_.tokens[row];
         for (int64_t n = 0; n < count; ++n) {
-            bool again = false;
-            repeats(line_, options_.ngram, [&](int64_t token) { again |= token == tokens[n]; });
-            if (again) return n;
+            if (rules.repeats.repeats(line_, tokens[n])) return n;
             line_.push_back(tokens[n]);
         }
         return count;
     }
 
-    // As many places for each row as tokens are gained at most; what is not known is padding, which repeats no n-gram.
-    void write_alone(Asked& asked) {
-        const int64_t count = options_.accept.alone;
+    // The slots of a trusted drafter. Tokens that are not known are padding, which repeats no n-gram.
+    void write_slots(Asked& asked) {
+        const int64_t count = options_.slots_read;
         for (const int64_t row : batch_.rows) {
             asked.starts[row] = batch_.position(row);
             asked.widths[row] = count;
             widths_.push_back(count);
             asked.tokens.push_back(batch_.tokens[row].back());
-            asked.tokens.insert(asked.tokens.end(), count - 1, options_.pad);
+            asked.tokens.insert(asked.tokens.end(), count - 1, options_.rules.pad);
             asked.end = std::max(asked.end, asked.starts[row] + count);
         }
         asked.reach = asked.end;
@@ -257,20 +241,19 @@ class GreedySearch final : public Search {
         }
     }
 
-    // The tokens that positions must have, and those that they must not, from place `first` and the next sentence to
-    // `end` on; places are counted from there.
-    void find_hidden(const Asked& asked, int64_t first, size_t end) {
-        banned_.clear();
-        forced_.clear();
-        int64_t place = first;
-        for (size_t i = decided_; i < end; ++i) {
-            const int64_t row = batch_.rows[i];
+    // How the rules change the logits of the window, and which logits the acceptance needs beside the best.
+    void rule(Asked& asked) {
+        const Acceptance& accept = options_.accept;
+        const bool wants = accept.beta > 1 || accept.epsilon || accept.least || accept.outside, lines = rules.read_lines();
+        int64_t place = 0;
+        for (const int64_t row : batch_.rows)
             for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
-                if (options_.ngram) write_line(asked, row, slot, place);
+                if (lines) write_line(asked, row, slot, place);
                 const int64_t output = above_.empty() ? asked.starts[row] + slot : asked.depths[place];
-                hide(row, output, place - first);
+                rules.change({place, row, output, &line_}, asked.changes);
+                const int64_t parent = !slot ? place : above_.empty() ? place - 1 : above_[place];
+                if (wants) asked.wanted.push_back({parent, asked.tokens[place]});
             }
-        }
     }
 
     // The sentence up to a place of the window.
@@ -285,19 +268,6 @@ class GreedySearch final : public Search {
             line_.insert(line_.end(), path_.rbegin(), path_.rend());
         }
         if (slot) line_.push_back(asked.tokens[place]);
-    }
-
-    void hide(int64_t row, int64_t output, int64_t place) {
-        const int64_t size = options_.prefix_size, eos = options_.eos;
-        if (output >= batch_.ends[row]) {
-            forced_.push_back({place, eos});
-        } else if (output < size && prefixes_[row * size + output] != options_.pad) {
-            forced_.push_back({place, prefixes_[row * size + output]});
-        }
-        // A prefix column lifts the minimum length for every row, also where that row's own prefix is free.
-        if (output < strict_floors_[row] || (output >= size && output < floors_[row])) banned_.push_back({place, eos});
-        if (options_.ngram)
-            repeats(line_, options_.ngram, [&](int64_t token) { banned_.push_back({place, token}); });
     }
 
     // Appends what is emitted; sentences that have ended leave.
@@ -317,14 +287,14 @@ class GreedySearch final : public Search {
                 if (place[n] != root + n)
                     moves_.push_back({row, asked.starts[row] + place[n] - root, asked.starts[row] + n});
             gained += count, scores += count, place += count, root += widths_[i];
-            if (options_.free_end && position + count > batch_.ends[row]) scores_[row].back() = 0.0f;
+            if (options_.rules.free_end && position + count > batch_.ends[row]) scores_[row].back() = 0.0f;
             ++found.rounds[row];
             found.emitted.push_back(count);
-            found.drafted.push_back(widths_[i] - !options_.accept.alone);
+            found.drafted.push_back(widths_[i] - !options_.accept.trusts);
             found.accepted.push_back(accepted_[i]);
         }
         if (watched) write_verdict(asked);
-        if (drafter_ && !options_.accept.alone)
+        if (drafter_ && !options_.accept.trusts)
             drafter_->observe(batch_, {static_cast<int64_t>(batch_.rows.size()), found.drafted.data() + first,
                                        accepted_.data(), emitted_.data()});
         leave();
@@ -335,8 +305,8 @@ class GreedySearch final : public Search {
         told.rows = batch_.rows;
         told.widths = widths_, told.accepted = accepted_, told.emitted = emitted_;
         told.tokens = asked.tokens;
-        for (size_t n = 1; options_.accept.alone && n < told.tokens.size(); ++n)
-            if (n % options_.accept.alone) told.tokens[n] = choices_[n - 1];
+        for (size_t n = 1; options_.accept.trusts && n < told.tokens.size(); ++n)
+            if (n % options_.slots_read) told.tokens[n] = choices_[n - 1];
         told.parents.clear();
         int64_t root = 0, emitted = 0;
         for (size_t i = 0; i < widths_.size(); root += widths_[i++]) {
@@ -350,7 +320,7 @@ class GreedySearch final : public Search {
     }
 
     void leave() {
-        const auto ended = [&](int64_t row) { return batch_.tokens[row].back() == options_.eos; };
+        const auto ended = [&](int64_t row) { return batch_.tokens[row].back() == options_.rules.eos; };
         batch_.rows.erase(std::remove_if(batch_.rows.begin(), batch_.rows.end(), ended), batch_.rows.end());
         if (drafter_) drafter_->keep(static_cast<int64_t>(batch_.rows.size()));
         drafted_ = false;
@@ -362,7 +332,6 @@ class GreedySearch final : public Search {
   private:
     Verdict verdict_;
     const GreedyOptions options_;
-    std::vector<int64_t> floors_, strict_floors_, prefixes_;
     Written batch_;
     std::vector<std::vector<float>> scores_;
     std::unique_ptr<Drafter> drafter_;
@@ -375,18 +344,19 @@ class GreedySearch final : public Search {
     int64_t written_ = 0;
     std::vector<int64_t> widths_, above_, part_above_, accepted_, emitted_, choices_, places_, gained_, line_, path_;
     const uint8_t* stands_ = nullptr;  // see accept()
-    std::vector<Pair> banned_, forced_;
     std::vector<float> emitted_scores_;
 };
 
-// A drafter of slots decodes alone, with nobody to verify it: its slots are the window.
-inline int64_t run_alone(GreedySearch& search, const Reading& how) {
+// By the drafter, which is trusted and has slots. DRAFT where it needs room, or sources that are read.
+inline int64_t run(GreedySearch& search, const Reading& how) {
     SlotDrafter& drafter = *static_cast<SlotDrafter*>(search.drafter());
-    const auto read = [&](const Asked&) { return drafter.slots(search.batch(), search.alone()); };
+    const int64_t size = search.slots_read();
+    const auto read = [&](const Asked&) { return drafter.slots(search.batch(), size); };
     const auto say = [&](const float* features, int64_t first, int64_t count) {
-        return drafter.logits(search.batch(), features, first, count, search.alone(), how.types, how.temperature);
+        return drafter.logits(search.batch(), features, first, count, size, how.types, how.temperature);
     };
-    return run(search, how, read, say);
+    const int64_t why = run(search, how, read, say);
+    return why == NO_ROOM ? DRAFT : why;
 }
 
 }  // namespace

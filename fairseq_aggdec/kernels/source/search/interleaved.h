@@ -26,10 +26,10 @@ namespace {
 class InterleavedSearch final : public TableSearch {
   public:
     explicit InterleavedSearch(const InterleavedOptions& options)
-        : TableSearch(options.beam, (options.any_ending ? 1 : 2) * options.beam.beam), options_(options),
-          beam_(options.beam.beam), ends_(options.beam.sentences, options.beam.limit),
-          sentences_(options.beam.sentences), slots_(options.step) {
-        if (options.beam.lengths) ends_.assign(options.beam.lengths, options.beam.lengths + ends_.size());
+        : TableSearch(options.beam.rules, options.beam.sentences,
+                      (options.any_ending ? 1 : 2) * options.beam.beam, options.beam.threads),
+          options_(options), beam_(options.beam.beam), eos_(options.beam.rules.eos), sentences_(options.beam.sentences),
+          slots_(options.step) {
         found.rounds.assign(sentences_.size(), 0);
     }
 
@@ -46,7 +46,6 @@ class InterleavedSearch final : public TableSearch {
 
   protected:
     void write(Asked& asked) override {
-        const BeamOptions& beam = options_.beam;
         for (size_t row = 0; row < sentences_.size(); ++row) {
             Sentence& own = sentences_[row];
             asked.starts.push_back(own.places);
@@ -55,30 +54,31 @@ class InterleavedSearch final : public TableSearch {
                 line.places.push_back(own.places);
                 own.places += options_.step;
                 for (int64_t slot = 0; slot < options_.step; ++slot) {
-                    if (!forced(row, slot) && banned(row, slot))
-                        asked.banned.push_back({static_cast<int64_t>(asked.tokens.size()), beam.eos});
-                    asked.tokens.push_back(first_ ? line.tokens[first_ - options_.step + slot] : beam.start);
+                    const auto place = static_cast<int64_t>(asked.tokens.size());
+                    rules.change({place, static_cast<int64_t>(row), first_ + slot, nullptr}, asked.changes);
+                    asked.wanted.push_back({place, eos_});
+                    asked.tokens.push_back(first_ ? line.tokens[first_ - options_.step + slot] : options_.beam.start);
                     asked.depths.push_back(first_ + slot);
                 }
             }
             asked.end = std::max(asked.end, own.places);
         }
-        asked.needed.assign(asked.tokens.size(), beam.eos);
         asked.reach = first_ + options_.step;
         write_seen(asked);
     }
 
-    void read(const float* tables, int64_t best) override {
+    void read(int64_t, int64_t, const float*, const Tables& tables) override {
+        int64_t place = 0;
         for (size_t row = 0; row < sentences_.size(); ++row) {
             Sentence& own = sentences_[row];
             if (own.live.empty()) continue;
             ++found.rounds[row];
             parts_.clear(), pool_.clear();
             for (size_t line = 0; line < own.live.size(); ++line)
-                for (int64_t slot = 0; slot < options_.step; ++slot, tables += 2 * best + 1) {
-                    const bool numbers = read_slot(row, slot, tables, best);
+                for (int64_t slot = 0; slot < options_.step; ++slot, ++place) {
+                    const bool numbers = read_slot(row, slot, tables.row(place), tables.wanted[place]);
                     if (!numbers && found.broken < 0) found.broken = static_cast<int64_t>(row);
-                    if (slot + 1 == options_.step) extend(own.live[line].total, line, best);
+                    if (slot + 1 == options_.step) extend(own.live[line].total, line, tables.best);
                 }
             advance(own);
         }
@@ -118,12 +118,6 @@ class InterleavedSearch final : public TableSearch {
         int64_t part;
     };
 
-    bool forced(size_t row, int64_t slot) const { return first_ + slot >= ends_[row]; }
-
-    bool banned(size_t row, int64_t slot) const {
-        return first_ + slot < (options_.beam.lengths ? ends_[row] : options_.beam.floor);
-    }
-
     void write_seen(Asked& asked) const {
         asked.seen_bytes = (asked.end + 7) / 8;
         asked.seen.assign(asked.tokens.size() * asked.seen_bytes, 0);
@@ -138,20 +132,22 @@ class InterleavedSearch final : public TableSearch {
                     }
     }
 
-    // False where the model gave no numbers. table: a row of what aggdec_best_tokens gives.
-    bool read_slot(size_t row, int64_t number, const float* table, int64_t best) {
+    // False where the model gave no numbers. end: the logit of </s>.
+    bool read_slot(size_t sentence, int64_t number, const Row& table, float end) {
         Slot& slot = slots_[number];
-        const bool last = forced(row, number), free = last && options_.beam.lengths;
+        const auto row = static_cast<int64_t>(sentence);
+        const bool last = rules.maximum.holds(row, first_ + number), free = last && options_.beam.rules.free_end;
         slot.words.clear();
         bool ends = last;
-        for (int64_t i = 0; i < best; ++i) {
-            const auto token = static_cast<int64_t>(table[best + i]);
-            if (token == options_.beam.eos) ends = true;
-            else if (!last && table[i] > -INFINITY) slot.words.push_back({token, table[i]});
+        for (int64_t i = 0; i < table.best; ++i) {
+            const float value = table.log_prob(table.value(i));
+            if (table.token(i) == eos_) ends = true;
+            else if (!last && value > -INFINITY) slot.words.push_back({table.token(i), value});
         }
-        slot.agreed = free ? 0.0 : banned(row, number) ? -INFINITY : table[2 * best];
+        const bool banned = rules.minimum.holds(row, first_ + number);
+        slot.agreed = free ? 0.0 : banned ? -INFINITY : table.log_prob(end);
         slot.end = ends ? slot.agreed : -INFINITY;
-        return free || table[0] == table[0];
+        return free || !table.broken();
     }
 
     // Appends the W = `best` best continuations of a hypothesis to the pool. Behind </s> there is no word.
@@ -168,7 +164,7 @@ class InterleavedSearch final : public TableSearch {
                 const int64_t number = before < 0 ? -1 : before + static_cast<int64_t>(i);
                 if (slot.end > -INFINITY) {
                     pool_.push_back({level_[i].total + slot.end, line, static_cast<int64_t>(parts_.size())});
-                    parts_.push_back({0.0, number, {options_.beam.eos, slot.end}});
+                    parts_.push_back({0.0, number, {eos_, slot.end}});
                 }
                 // Behind the i-th best of W sums, which (i + 1) (n + 1) - 1 others are not below the n-th word's.
                 for (size_t n = 0; n < slot.words.size() && static_cast<int64_t>((i + 1) * (n + 1)) <= best; ++n)
@@ -198,7 +194,7 @@ class InterleavedSearch final : public TableSearch {
         const double least = all ? -INFINITY : pool_[beam_ - 1].total;
         std::vector<Line> live;
         for (const Extension& item : pool_) {
-            const bool ended = parts_[item.part].word.token == options_.beam.eos;
+            const bool ended = parts_[item.part].word.token == eos_;
             const bool counts = item.total >= least && (options_.any_ending || count(own.ended) < beam_);
             if (ended && counts) own.ended.push_back(extended(own.live[item.line], item));
             else if (!ended && count(live) < beam_) live.push_back(extended(own.live[item.line], item));
@@ -219,8 +215,7 @@ class InterleavedSearch final : public TableSearch {
     }
 
     const InterleavedOptions options_;
-    const int64_t beam_;
-    std::vector<int64_t> ends_;  // (B): the slot in which </s> is forced
+    const int64_t beam_, eos_;
     std::vector<Sentence> sentences_;
     int64_t first_ = 0;  // slot of the step
     // Of a hypothesis and of a sentence.

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "../structs.h"
@@ -33,22 +34,13 @@ struct Reader {
     int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
 };
 
-// How windows are read by models over the same batch, whose mean probabilities count.
+// How windows are read by models over the same batch, whose mean probabilities count; by a trusted drafter where there is none.
 struct Reading {
     int64_t models, types;
     double temperature;       // divides the logits
     double seconds;           // after which the caller is asked whether to go on
     int64_t most;             // logits, about, that are decided together: they are read while they are in the cache
 };
-
-// f(token) for each token that would repeat an n-gram behind a line, start symbol first.
-template <class F>
-void repeats(const std::vector<int64_t>& line, int64_t ngram, const F& f) {
-    const auto size = static_cast<int64_t>(line.size()), context = ngram - 1;
-    const auto last = line.end() - std::min(context, size);
-    for (int64_t end = std::max<int64_t>(context, 1); end < size; ++end)
-        if (std::equal(last, line.end(), line.begin() + end - context)) f(line[end]);
-}
 
 // The window that a search asks for. A sentence that has ended has the width 0.
 struct Asked {
@@ -58,13 +50,12 @@ struct Asked {
     std::vector<uint8_t> seen;            // (N, seen_bytes): bits of the places that each sees; empty: all up to itself
     int64_t seen_bytes, end, reach;       // end: of the places; reach: of the positions
     std::vector<Move> moves;              // to be made before the window is read
-    // Of searches that decide from tables of the best tokens: (N) one more token of each table, and those that are in none.
-    std::vector<int64_t> needed;
-    std::vector<Pair> banned;
+    std::vector<Change> changes;  // of logits, by the rules, in the order of places
+    std::vector<Pair> wanted;     // (N): a place and a token, whose logit is wanted beside the tables; empty: none is
 
     void clear() {
-        for (auto* numbers : {&starts, &widths, &tokens, &depths, &needed}) numbers->clear();
-        seen.clear(), moves.clear(), banned.clear();
+        for (auto* numbers : {&starts, &widths, &tokens, &depths}) numbers->clear();
+        seen.clear(), moves.clear(), changes.clear(), wanted.clear();
         seen_bytes = end = reach = 0;
     }
 };
@@ -103,16 +94,29 @@ class Search {
         return asked_.tokens.empty() ? nullptr : &asked_;
     }
 
+    // Adds changes of the window that was asked for, in the order of their places; none counts where a token is forced.
+    void change(const Change* changes, int64_t count) {
+        std::vector<Change> both;
+        std::merge(asked_.changes.begin(), asked_.changes.end(), changes, changes + count, std::back_inserter(both),
+                   [](const Change& one, const Change& other) { return one.place < other.place; });
+        asked_.changes.clear();
+        int64_t forced = -1;
+        for (const Change& one : both) {
+            if (one.place == forced) continue;
+            if (one.value == INFINITY) forced = one.place;
+            asked_.changes.push_back(one);
+        }
+    }
+
     // Of the window that was asked for.
     int64_t places() const { return static_cast<int64_t>(asked_.tokens.size()); }
 
     // How many places of the window, about `most`, are decided together from place `first` on.
     virtual int64_t together(int64_t first, int64_t most) const = 0;
 
-    // Features (N, C) of the window, and logits (count, V) from place `first` on, which may be changed. The places come in
-    // their order.
+    // Features (N, C) of the window, and logits (count, V) from place `first` on. The places come in their order.
     void take(int64_t first, int64_t count, const float* features, float* logits, int64_t types) {
-        decide(asked_, first, count, features, logits, types);
+        decide(first, count, features, logits, types);
         if (first + count == places()) taken();
     }
 
@@ -123,8 +127,9 @@ class Search {
 
   protected:
     virtual void write(Asked& asked) = 0;
-    virtual void decide(const Asked& asked, int64_t first, int64_t count, const float* features, float* logits,
-                        int64_t types) = 0;
+    virtual void decide(int64_t first, int64_t count, const float* features, float* logits, int64_t types) = 0;
+
+    const Asked& asked() const { return asked_; }
 
     // The search knows what the model says of its window.
     void taken() {
@@ -205,7 +210,7 @@ template <class Read, class Say>
 int64_t run(Search& search, const Reading& how, const Read& read, const Say& say) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
-    const int64_t most = std::max<int64_t>(1, how.most / (how.types * how.models));
+    const int64_t most = std::max<int64_t>(1, how.most / (how.types * std::max<int64_t>(1, how.models)));
     for (;;) {
         const auto now = Clock::now();
         const int64_t why = search.draft();

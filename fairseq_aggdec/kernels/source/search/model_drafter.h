@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../failures.h"
+#include "../threads.h"
 #include "../structs.h"
 #include "draft_budget.h"
 #include "drafter.h"
@@ -72,10 +72,24 @@ class ModelDrafter : public Drafter {
         return true;
     }
 
+    // Slots that a draft may have.
+    int64_t most_slots() const { return std::min(options_.budget->size, options_.budget->nodes); }
+
+    // Drafts from so many slots of the first row, to be timed; nothing is learned. False as `draft`.
+    bool rehearse(const Written& batch, int64_t slots) {
+        const double deepest = options_.budget->deepest;
+        rows_.assign(1, batch.rows.front()), room_.assign(1, slots);
+        if (!read_slots(batch, slots)) return false;
+        Draft forgotten;
+        grow(batch, slots, forgotten);
+        options_.budget->deepest = deepest;
+        return true;
+    }
+
     void observe(const Written&, const Outcome& outcome) override {
         int64_t drafted = 0, emitted = 0;
         for (int64_t i = 0; i < outcome.rows; ++i) drafted += outcome.drafted[i], emitted += outcome.emitted[i];
-        plan_.observe(outcome.rows, drafted, emitted);
+        plan_.observe(outcome.rows, drafted, emitted, hoped_);
     }
 
     int64_t wanted = 0;          // places of a row, where there was too little room
@@ -122,10 +136,11 @@ class ModelDrafter : public Drafter {
         chances_.resize(rows * budget.nodes), counts_.resize(rows);
         const Slots call{rows, slots, options_.threads, features_.data(), last_.data(), room_.data(), slopes_.data(),
                          shifts_.data(), budget.nodes, options_.eos, budget.branches,
-                         plan_.fixed_cost(static_cast<int64_t>(batch.rows.size())), tokens_.data(), parents_.data(),
-                         chances_.data(), counts_.data()};
+                         plan_.costs(static_cast<int64_t>(batch.rows.size()), slots), plan_.trust(), tokens_.data(),
+                         parents_.data(), chances_.data(), counts_.data()};
         must(aggdec_grow(options_.proposer, &call));
         int64_t deepest = 0, read = 0;
+        hoped_ = 0.0;
         for (const int64_t row : batch.rows) {
             const bool has = read < rows && rows_[read] == row;
             const int64_t count = has ? counts_[read] : 0;
@@ -134,6 +149,7 @@ class ModelDrafter : public Drafter {
             depths_.assign(1, 0);
             for (int64_t n = 0; n < count; ++n) {
                 draft.tokens.push_back(tokens_[read * budget.nodes + n]);
+                hoped_ += std::exp(chances_[read * budget.nodes + n]);
                 if (budget.branches) draft.parents.push_back(own[n]);
                 depths_.push_back(depths_[own[n]] + 1);
                 deepest = std::max(deepest, depths_.back());
@@ -145,6 +161,7 @@ class ModelDrafter : public Drafter {
 
     std::vector<int64_t> tokens_, parents_, counts_, depths_;
     std::vector<double> chances_;
+    double hoped_ = 0.0;  // tokens of the draft that are accepted by its own probabilities
     std::vector<float> slopes_, shifts_;
 };
 
@@ -212,7 +229,7 @@ class SlotDrafter final : public ModelDrafter {
         const std::vector<float> slopes(size, 1.0f), shifts(size, 0.0f);
         std::vector<double> chances(count);
         const Slots call{rows, size, options_.threads, features, last.data(), room.data(), slopes.data(), shifts.data(),
-                         size, -1, 0, INFINITY, tokens.data(), parents.data(), chances.data(), counts.data()};
+                         size, -1, 0, nullptr, 1.0, tokens.data(), parents.data(), chances.data(), counts.data()};
         must(aggdec_grow(&proposer, &call));
         told_.resize(count * channels), hidden_.resize(count * channels);
         must(aggdec_product(&proposer.read_slot, features, count, hidden_.data(), options_.threads));

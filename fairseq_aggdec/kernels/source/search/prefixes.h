@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "loop.h"
+#include "rules.h"
 
 namespace {
 
@@ -43,7 +43,7 @@ struct Node {
 
 class Prefixes {
   public:
-    Prefixes(int64_t start, int64_t ngram) : ngram_(ngram) {
+    Prefixes(int64_t start, const Rules& rules) : rules_(&rules) {
         nodes.push_back({-1, start, 0});
         nodes[0].total = 0.0;
     }
@@ -90,7 +90,7 @@ class Prefixes {
         const int64_t other = like(node, call);
         if (other < 0) return {NOTHING, 0};
         const Table found = table(other);
-        if (!ngram_ || other == node) return found;
+        if (!rules_->read_lines() || other == node) return found;
         possible_.assign(found.choices, found.choices + found.count);
         banned(node, [&](int64_t token) {
             possible_.erase(std::remove_if(possible_.begin(), possible_.end(),
@@ -110,14 +110,18 @@ class Prefixes {
         return nodes[node].call == call || nodes[node].shadow == call;
     }
 
-    // f(token) for every token that would repeat an n-gram behind a prefix.
-    template <class F>
-    void banned(int64_t node, const F& f) {
-        if (!ngram_) return;
+    // The tokens of a prefix, start symbol first; valid until the next call of this.
+    const std::vector<int64_t>& line(int64_t node) {
         line_.clear();
         for (; node >= 0; node = nodes[node].parent) line_.push_back(nodes[node].token);
         std::reverse(line_.begin(), line_.end());
-        repeats(line_, ngram_, f);
+        return line_;
+    }
+
+    // f(token) for every token that would repeat an n-gram behind a prefix.
+    template <class F>
+    void banned(int64_t node, const F& f) {
+        if (rules_->read_lines()) rules_->repeats.each(line(node), f);
     }
 
     bool repeats_ngram(int64_t node, int64_t token) {
@@ -188,7 +192,7 @@ class Prefixes {
         return best;
     }
 
-    const int64_t ngram_;
+    const Rules* rules_;
     std::vector<Choice> kept_, possible_;
     std::unordered_map<int64_t, int64_t> last_of_;  // token -> the node with it that was evaluated last
     std::vector<int64_t> line_;

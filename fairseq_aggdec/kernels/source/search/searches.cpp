@@ -4,14 +4,15 @@
 #include "greedy.h"
 #include "interleaved.h"
 #include "loop.h"
+#include "timing.h"
 
 // What a search asks for: see Asked.
 struct AskedView {
-    int64_t rows, count, end, reach, seen_bytes, pairs, moved;
+    int64_t rows, count, end, reach, seen_bytes, changed, wants, moved, pad, most;
     const int64_t *starts, *widths, *tokens, *depths;
     const void* seen;
-    const int64_t* needed;
-    const Pair* banned;
+    const Change* changes;
+    const Pair* wanted;
     const Move* moves;
 };
 
@@ -66,6 +67,7 @@ std::unique_ptr<Drafter> drafter_of(const GreedyOptions& options) {
     return nullptr;
 }
 
+TableSearch& table(Search* search) { return *static_cast<TableSearch*>(search); }
 BeamSearch& beam(Search* search) { return *static_cast<BeamSearch*>(search); }
 GreedySearch& greedy(Search* search) { return *static_cast<GreedySearch*>(search); }
 
@@ -104,21 +106,27 @@ Search* aggdec_greedy(const GreedyOptions* options) {
 
 void aggdec_search_free(Search* search) { delete search; }
 
+// Times calls as timing.h has it, at the begin of a batch. READY, or NO_ROOM or DRAFT as aggdec_search_run.
+int64_t aggdec_greedy_price(Search* search, const Reader* readers, const Reading* how, CallPrice* price) {
+    return tried([&] { return time_calls(greedy(search), readers, *how, *price); });
+}
+
 // Whether a sentence is left; then what the model is to read.
 int64_t aggdec_search_ask(Search* search, AskedView* view) {
     const Asked* asked = nullptr;
     if (tried([&] { asked = search->ask(); })) return NO_MEMORY;
     if (!asked) return 0;
     *view = {static_cast<int64_t>(asked->starts.size()), static_cast<int64_t>(asked->tokens.size()), asked->end,
-             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->banned.size()),
-             static_cast<int64_t>(asked->moves.size()), asked->starts.data(),
+             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->changes.size()),
+             static_cast<int64_t>(asked->wanted.size()), static_cast<int64_t>(asked->moves.size()), table(search).pad,
+             table(search).most, asked->starts.data(),
              asked->widths.data(), asked->tokens.data(), asked->depths.empty() ? nullptr : asked->depths.data(),
-             asked->seen.empty() ? nullptr : asked->seen.data(), asked->needed.data(), asked->banned.data(),
+             asked->seen.empty() ? nullptr : asked->seen.data(), asked->changes.data(), asked->wanted.data(),
              asked->moves.data()};
     return 1;
 }
 
-// Features (N, C), null where nothing drafts from them, and logits (N, V), which are changed meanwhile.
+// Features (N, C), null where nothing drafts from them, and logits (N, V), which are changed meanwhile and then again what they were.
 int64_t aggdec_search_take(Search* search, const float* features, float* logits, int64_t types) {
     return tried([&] { search->take(0, search->places(), features, logits, types); });
 }
@@ -126,9 +134,15 @@ int64_t aggdec_search_take(Search* search, const float* features, float* logits,
 // DRAFT where Python has to be asked before the next window can be.
 int64_t aggdec_search_draft(Search* search) { return tried([&] { return search->draft(); }); }
 
-// Of beam search, where the tables of the best tokens are made elsewhere.
-int64_t aggdec_beam_take(Search* search, const float* tables, int64_t best) {
-    return tried([&] { beam(search).take_tables(tables, best); });
+// Adds changes of the logits of the window by rules in Python, in the order of their places.
+int64_t aggdec_search_change(Search* search, const Change* changes, int64_t count) {
+    return tried([&] { search->change(changes, count); });
+}
+
+// Tables of the window that were made elsewhere, with `best` tokens each, the logits wanted beside them, and features (N, C),
+// null where nothing drafts from them.
+int64_t aggdec_search_tables(Search* search, float* tables, const float* wanted, int64_t best, const float* features) {
+    return tried([&] { table(search).take_tables(tables, wanted, best, features); });
 }
 
 // The tree of a sentence, valid until the next call of this.
@@ -146,12 +160,7 @@ int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
 
 // Why it came back, see loop.h; where the decoder needs more room, aggdec_search_ask says how much.
 int64_t aggdec_search_run(Search* search, const Reader* readers, const Reading* how) {
-    return tried([&] { return run(*search, readers, *how); });
-}
-
-// The same of a drafter of slots that decodes alone; where it needs room or sources, aggdec_greedy_model says so.
-int64_t aggdec_greedy_alone(Search* search, const Reading* how) {
-    return tried([&] { return run_alone(greedy(search), *how); });
+    return tried([&] { return how->models ? run(*search, readers, *how) : run(greedy(search), *how); });
 }
 
 // Of greedy search: the verdict about each window is kept from now on.
@@ -173,12 +182,7 @@ int64_t aggdec_greedy_left(Search* search, int64_t* rows) {
     return static_cast<int64_t>(left.size());
 }
 
-// Hides in logits (N, V) of the window what it must not have.
-int64_t aggdec_greedy_hide(Search* search, float* logits, int64_t types) {
-    return tried([&] { greedy(search).hide(logits, types); });
-}
-
-// Which tokens of the window are accepted (N), for the next aggdec_search_take.
+// Which tokens of the window are accepted (N), until its logits or tables are taken.
 void aggdec_greedy_accept(Search* search, const uint8_t* stands) { greedy(search).accept(stands); }
 
 // What Python drafts for the next window: tokens of each row that has not ended, of all rows; parents as in Draft, or

@@ -22,9 +22,10 @@ namespace {
 
 class SentenceSearch {
   public:
-    SentenceSearch(int64_t row, const BeamOptions& options, const BeamRules& rules, Planner& planner)
+    SentenceSearch(int64_t row, const BeamOptions& options, const BeamRules& rules, const Rules& generation,
+                   Planner& planner)
         : row_(row), beam_(options.beam), limit_(options.limit), rules_(&rules), planner_(&planner),
-          tree(options.start, options.ngram) {
+          tree(options.start, generation) {
         active.push_back({0.0, 0});
         beams.push_back(0);
         widths.push_back(1);
@@ -55,11 +56,11 @@ class SentenceSearch {
     }
 
     // Takes up the table of a prefix that was requested.
-    void receive(int64_t node, const float* table, int64_t best) {
+    void receive(int64_t node, const Row& table) {
         static thread_local std::vector<Choice> choices;
         choices.clear();
-        tree[node].broken = table[0] != table[0];  // what was evaluated in vain does no harm
-        if (!tree[node].broken) rules_->read_table(row_, tree[node].depth, table, best, choices);
+        tree[node].broken = table.broken();  // what was evaluated in vain does no harm
+        if (!tree[node].broken) rules_->read_table(row_, tree[node].depth, table, choices);
         tree.note(node, choices);
     }
 

@@ -1,55 +1,109 @@
-// Searches that decide from tables: the best tokens of each place of their window.
+// Searches decide from tables: the best tokens of each place of their window.
 
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "beam_rules.h"
 #include "loop.h"
+#include "rules.h"
 
-extern "C" int64_t aggdec_best_tokens(float* logits, int64_t rows, int64_t size, int64_t count, const int64_t* wanted,
-                                      int64_t pad, int64_t unk, double unk_penalty, const Pair* banned,
-                                      int64_t pairs, float* out, int64_t threads);
+extern "C" {
+int64_t aggdec_tables(const TableCall* call);
+void aggdec_normalise(const float* x, int64_t types, const float* largest, float* out);
+}
 
 namespace {
+
+// The table of one place, see TableCall.
+struct Row {
+    float* numbers;
+    int64_t best;
+
+    float value(int64_t i) const { return numbers[i]; }
+    int64_t token(int64_t i) const { return static_cast<int64_t>(numbers[best + i]); }
+    float first() const { return numbers[2 * best]; }  // the logit of the first token without changes
+    float log_prob(float logit) const { return logit - numbers[2 * best + 1] - numbers[2 * best + 2]; }
+    bool broken() const { return std::isnan(numbers[2 * best + 2]); }
+};
+
+// Tables of N places of a window, with K = `best` tokens each.
+struct Tables {
+    float* rows;            // (N, 2 K + 3), see TableCall
+    const float* wanted;    // (N): logits that the window wants beside
+    int64_t best;
+    const Change* changes;  // (C): of these places, by the rules
+    int64_t changed;        // C
+    const float* logits = nullptr;  // (N, V) they were made from; null: these are elsewhere
+    int64_t types = 0;              // V
+    bool normalised = true;         // false: the last two numbers of a table are still to be read from the logits
+
+    Row row(int64_t place) const { return {rows + place * (2 * best + 3), best}; }
+};
 
 class TableSearch : public Search {
   public:
     // most: how many tokens a table has, but for a smaller vocabulary.
-    TableSearch(const BeamOptions& options, int64_t most) : options_(options), most_(most) {}
+    TableSearch(const RuleOptions& options, int64_t sentences, int64_t most, int64_t threads)
+        : rules(options, sentences), pad(options.pad), most(most), threads_(threads) {}
 
-    // Goes on with what aggdec_best_tokens gives of the window: (N, 2 best + 1).
-    void take_tables(const float* tables, int64_t best) {
-        read(tables, best);
+    // Goes on with tables of the whole window that were made elsewhere, and its features (N, C), if anything reads them.
+    void take_tables(float* rows, const float* wanted, int64_t best, const float* features) {
+        const std::vector<Change>& changes = asked().changes;
+        read(0, places(), features, {rows, wanted, best, changes.data(), static_cast<int64_t>(changes.size())});
         taken();
     }
 
+    const Rules rules;
+    const int64_t pad, most;
+
   protected:
-    virtual void read(const float* tables, int64_t best) = 0;
+    // Tables of `count` places from place `first` on; where the search takes parts of a window, of these.
+    virtual void read(int64_t first, int64_t count, const float* features, const Tables& tables) = 0;
+
+    // Whether a window is read in parts, without what normalises the tables.
+    virtual bool in_parts() const { return false; }
 
     int64_t together(int64_t first, int64_t most) const override {
         const int64_t left = places() - first, parts = (left + most - 1) / most;
         return (left + parts - 1) / parts;
     }
 
-    void decide(const Asked& asked, int64_t first, int64_t count, const float*, float* logits, int64_t types) override {
-        const int64_t best = std::min(most_, types), size = 2 * best + 1;
-        tables_.resize(places() * size);
-        std::vector<Pair> banned;
-        for (const Pair& pair : asked.banned)
-            if (pair.place >= first && pair.place < first + count) banned.push_back({pair.place - first, pair.token});
-        must(aggdec_best_tokens(logits, count, types, best, asked.needed.data() + first, options_.pad, options_.unk,
-                                options_.unk_penalty, banned.data(), static_cast<int64_t>(banned.size()),
-                                tables_.data() + first * size, options_.threads));
-        if (first + count == places()) read(tables_.data(), best);
+    void decide(int64_t first, int64_t count, const float* features, float* logits, int64_t types) override {
+        const Asked& asked = this->asked();
+        const int64_t size = std::min(most, types), start = in_parts() ? 0 : first;
+        const auto place_of = [](const Change& one, int64_t place) { return one.place < place; };
+        const auto begin = std::lower_bound(asked.changes.begin(), asked.changes.end(), first, place_of);
+        const auto end = std::lower_bound(begin, asked.changes.end(), first + count, place_of);
+        changes_.assign(begin, end), pairs_.clear();
+        for (Change& change : changes_) change.place -= first;
+        if (!asked.wanted.empty()) pairs_.assign(asked.wanted.begin() + first, asked.wanted.begin() + first + count);
+        for (Pair& pair : pairs_) pair.place -= first;
+        tables_.resize((start + count) * (2 * size + 3)), values_.resize(start + pairs_.size());
+        const bool lazy = in_parts() && size == 1;
+        const TableCall call{logits, count, types, size, pad, threads_, !lazy, static_cast<int64_t>(changes_.size()),
+                             changes_.data(), static_cast<int64_t>(pairs_.size()), pairs_.data(),
+                             tables_.data() + start * (2 * size + 3), values_.data() + start};
+        must(aggdec_tables(&call));
+        if (in_parts())
+            read(first, count, features, {tables_.data(), values_.data(), size, changes_.data(), call.changed, logits,
+                                          types, !lazy});
+        else if (first + count == places()) take_whole(size);
     }
 
   private:
-    const BeamOptions options_;
-    const int64_t most_;
-    std::vector<float> tables_;
+    void take_whole(int64_t size) {
+        const std::vector<Change>& changes = asked().changes;
+        read(0, places(), nullptr,
+             {tables_.data(), values_.data(), size, changes.data(), static_cast<int64_t>(changes.size())});
+    }
+
+    const int64_t threads_;
+    std::vector<float> tables_, values_;
+    std::vector<Change> changes_;
+    std::vector<Pair> pairs_;
 };
 
 }  // namespace

@@ -1,0 +1,129 @@
+"""Prices of calls for drafts: as usual, as ``--call-price`` says, or timed in the compiled library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from fairseq_aggdec.budget.price import (
+    MEASURED,
+    USUAL_PRICE,
+    CallPrice,
+    key_of,
+    parse_price,
+    usual_price,
+)
+from fairseq_aggdec.engine.packed_decoder import PackedDecoder
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.compiled.reader import CompiledReaders
+from fairseq_aggdec.search.compiled.searches import DRAFT, ReadingStruct
+from fairseq_aggdec.search.drafter import InLibrary
+from fairseq_aggdec.search.engines import GREEDY, EngineRequest, read_by_windows
+from fairseq_aggdec.search.greedy.library import search_of
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState
+
+logger = logging.getLogger(__name__)
+
+# Places of the windows that are timed, and about how long that may take, seconds.
+PLACES, TIME = (1, 4, 8, 16), 0.02
+
+# Of this process: by the first model's weights, then by those of the others, the drafter and the threads.
+_Known = dict[tuple[Any, ...], CallPrice | None]
+_measured: WeakKeyDictionary[PackedDecoder, _Known] = WeakKeyDictionary()
+
+
+class Prices:
+    """Says what calls cost.
+
+    Args:
+        said: as ``--call-price`` takes it.
+    """
+
+    def __init__(self, said: str = USUAL_PRICE):
+        self.said, self.given = said, parse_price(said)
+
+    def of(
+        self,
+        verifier: Verifier,
+        state: DecodeState,
+        drafter: object = None,
+        drafts: Callable[[], InLibrary | None] = lambda: None,
+    ) -> CallPrice:
+        """The price for a batch that the verifier has encoded.
+
+        Where drafts of other lengths give other outputs, it is the usual price of the compiled library: all workers of
+        a job then weigh alike.
+
+        Args:
+            drafter: a model that drafts, whose drafts are timed; anything that stands for its weights.
+            drafts: the drafter in the library, for the batch; None where it drafts elsewhere, which is not timed.
+        """
+        said = self.said_of(verifier, state, drafter, drafts) if state.exact else None
+        usual = usual_price(self._key(verifier, state), verifier.precision.int8)
+        return usual if said is None else said
+
+    def said_of(
+        self,
+        verifier: Verifier,
+        state: DecodeState,
+        drafter: object = None,
+        drafts: Callable[[], InLibrary | None] = lambda: None,
+    ) -> CallPrice | None:
+        """The price as it was given or measured; None: neither was asked for, or it cannot be measured."""
+        if self.said != MEASURED:
+            return self.given
+        if not verifier.compiled or state.device.type != "cpu":
+            return None
+        if read_by_windows(EngineRequest(GREEDY, reader=verifier)) is not None:
+            return None
+        first, *others = (member.decoder.packed for member in verifier.members)
+        known = _measured.setdefault(first, {})
+        key = (*map(id, others), id(drafter), torch.get_num_threads())
+        if key not in known:
+            known[key] = self._measure(verifier, state, drafter is not None, drafts)
+        return known[key]
+
+    def _key(self, verifier: Verifier, state: DecodeState) -> str:
+        key = key_of(verifier.compiled, state.device.type)
+        return "cuda half" if key == "cuda" and verifier.dtype is not torch.float32 else key
+
+    def _measure(
+        self,
+        verifier: Verifier,
+        state: DecodeState,
+        model: bool,
+        drafts: Callable[[], InLibrary | None],
+    ) -> CallPrice | None:
+        found = drafts() if model else None
+        if model and found is None:
+            return None
+        longest = min(member.model.decoder.max_positions() for member in verifier.members)
+        if longest < PLACES[-1]:
+            return None
+        price = measure(verifier, state, found)
+        logger.info("calls cost, measured in ms: --call-price %s", price)
+        return price
+
+
+def measure(verifier: Verifier, state: DecodeState, drafts: InLibrary | None) -> CallPrice:
+    """Times calls of the library on a batch that has just begun, in ms, and drafts of a model if there is one."""
+    reader = CompiledReaders.of(verifier)
+    for one in reader.readers:
+        one.make_room(PLACES[-1], PLACES[-1])
+    rules = Rules(pad=state.eos, unk=state.eos, eos=state.eos)  # nothing is decided
+    search = search_of(state, rules, drafts=drafts, types=reader.types, channels=reader.channels)
+    how = ReadingStruct(
+        len(reader.readers), reader.types, reader.temperature, TIME, reader.together
+    )
+    found = CallPrice(tuple((places, places) for places in PLACES)).struct
+    structs = reader.structs()
+    while search.price(structs, how, found) == DRAFT:
+        assert drafts is not None
+        drafts.draft(search)
+    points = tuple((places, 1e3 * found.costs[i]) for i, places in enumerate(PLACES))
+    return CallPrice(points, 1e3 * found.draft, 1e3 * found.slot)
