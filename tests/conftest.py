@@ -53,20 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _weigh_drafts_alike() -> None:
-    """Has drafts pay on every processor where they pay on most: tests say which are used."""
-    from fairseq_aggdec.budget.call_cost import USUAL, USUAL_OF_SEARCH
-
-    for costs in (USUAL, USUAL_OF_SEARCH):
-        least = costs.get("kernels", costs["cpu"])
-        costs.update({name: least for name in costs if name.endswith("avx2")})
-
-
 def pytest_configure(config: pytest.Config) -> None:
     from tests import quick_hydra
 
     quick_hydra.quicken()
-    _weigh_drafts_alike()
     if config.getoption("--stream-sanitizer"):
         if config.getoption("--device") != "cuda":
             raise pytest.UsageError("--stream-sanitizer needs --device cuda")

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_aggdec.options.options import Options
-from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import ROOT, Ending, Prefix, SearchedTree, Tree
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -26,6 +25,7 @@ from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import DecoderOutput
 from tests.reference.greedy import forced_token, repeating
+from tests.tables import best_tokens
 
 # The best continuations of a prefix, best first: tokens and their log-probabilities in nats.
 Table = tuple[Sequence[int], Sequence[float]]
@@ -68,7 +68,7 @@ class SentenceRules:
         """What may follow a prefix of ``depth`` tokens; None where the model gave no numbers.
 
         Args:
-            row: of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`.
+            row: of :func:`tests.tables.best_tokens`.
         """
         count = len(row) // 2
         if math.isnan(row[0]):

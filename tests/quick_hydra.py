@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import operator
 import shlex
 import sys
 import warnings
@@ -37,6 +38,7 @@ class Composed:
     """The configuration of some groups, and the overrides that are known to change nothing of it."""
 
     def __init__(self, groups: Sequence[str]) -> None:
+        self.nodes = nodes_of(groups)
         with hydra.initialize_config_module("fairseq.config", version_base="1.1"):
             self.config = hydra.compose("config", overrides=list(groups))
         self.idle: set[str] = set()
@@ -68,6 +70,13 @@ def equal(one: ValueNode, other: ValueNode | None) -> bool:
     return len(parts) == 2 and parts[0] == parts[1] and one._metadata == other._metadata  # type: ignore[union-attr]
 
 
+def nodes_of(groups: Sequence[str]) -> list[Any]:
+    """What the store has for groups such as ``task=translation``; the plugin puts others there without asking it."""
+    repo = ConfigStore.instance().repo
+    pairs = [one.partition("=") for one in groups]
+    return [repo.get(group, {}).get(f"{name}.yaml") for group, _, name in pairs]
+
+
 _kept: dict[tuple[str, ...], Composed] = {}
 
 
@@ -76,7 +85,8 @@ def compose(config_name: str, overrides: list[str], strict: bool | None = None) 
     assert config_name == "config"
     parsed = OverridesParser.create().parse_overrides(overrides)
     groups = tuple(one.input_line for one in parsed if "." not in one.key_or_group)
-    if groups not in _kept:
+    nodes = nodes_of(groups)
+    if groups not in _kept or any(map(operator.is_not, _kept[groups].nodes, nodes)):
         _kept[groups] = Composed(groups)
     config = _kept[groups].with_overrides([one for one in parsed if "." in one.key_or_group])
     OmegaConf.set_struct(config, strict)
@@ -95,7 +105,12 @@ def _store_anew(self: ConfigStore, *given: Any, **named: Any) -> None:
 
 
 def quicken() -> None:
-    """From now on in this process. What commands do, and their messages, stay as they are."""
+    """From now on in this process. What commands do, and their messages, stay as they are.
+
+    With hydra < 1.1, which facebook's own fairseq asks for, nothing is changed.
+    """
+    if not hasattr(hydra, "compose"):
+        return
     ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
     ConfigStore.store = _store_anew  # type: ignore[method-assign]
     OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))  # type: ignore[method-assign]

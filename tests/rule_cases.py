@@ -339,14 +339,16 @@ class WorkingBlocker(torch.nn.Module):
         return self.blocker(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
 
 
-def searched(case: RuleCase, beam: int) -> NBest:
-    """The n-best lists of stock fairseq."""
+def searched(case: RuleCase, beam: int, blocker: Any = None) -> NBest:
+    """The n-best lists of stock fairseq; ``blocker``: what changes log-probabilities at last."""
     models = models_of(case.model)
     dictionary = models[0].decoder.dictionary
     task = make_task("stock", dictionary, dictionary)
     generator = task.build_generator(models, generation_options(**case.generation(beam)))
     if generator.repeat_ngram_blocker is not None:
         generator.repeat_ngram_blocker = WorkingBlocker(generator.repeat_ngram_blocker)
+    if blocker is not None:
+        generator.repeat_ngram_blocker = blocker
     with torch.no_grad():
         found: NBest = generator.generate(models, case.sample(), **case.call())
     return found

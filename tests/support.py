@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from fairseq.data import data_utils
@@ -16,6 +19,8 @@ from fairseq.utils import get_available_activation_fns
 from torch import Tensor
 
 from fairseq_aggdec.drafters.chain import CANDIDATES
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import (
@@ -101,6 +106,17 @@ def assert_same(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, An
             ours["positional_scores"], theirs["positional_scores"], atol=1e-4, rtol=1e-4
         )
         torch.testing.assert_close(ours["score"], theirs["score"], atol=1e-4, rtol=1e-4)
+
+
+@contextmanager
+def without_library() -> Iterator[None]:
+    """PyTorch's operators decode, as where nothing was compiled."""
+    with mock.patch.dict(os.environ, {VARIABLE: "none"}):
+        kernels.cache_clear()
+        try:
+            yield
+        finally:
+            kernels.cache_clear()
 
 
 def edited(source: Sequence[int]) -> list[int]:

@@ -97,7 +97,8 @@ def run(command: Callable[[], Any], *arguments: str | Path, stdin: str = "") -> 
     # fairseq keeps the best validation score of a training as an attribute of this function.
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     stdout = io.StringIO()
-    argv = ["fairseq", *map(str, arguments)]
+    module = str(getattr(command, "__module__", ""))
+    argv = [f"fairseq-{module.rpartition('.')[2]}", *map(str, arguments)]
     with (
         mock.patch.object(sys, "argv", argv),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),

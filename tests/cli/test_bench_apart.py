@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import command_line, processes, systems
+from fairseq_aggdec.bench import processes, systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.cli import bench as command
 from fairseq_aggdec.cli import main
-from fairseq_aggdec.compat import load_checkpoint
 from scripts import random_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +126,7 @@ def test_a_process_answers_what_it_is_asked(
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("ct2-float32", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
+    [("ct2-float32", "ctranslate2"), ("hf", "transformers")],
 )
 def test_what_is_not_installed_says_so(
     name: str,
@@ -146,7 +144,7 @@ def test_what_is_not_installed_says_so(
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("ct2-float32", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
+    [("ct2-float32", "ctranslate2"), ("hf", "transformers")],
 )
 def test_other_engines_give_what_stock_gives(
     name: str, package: str, arguments: list[str], bound: list[Any]
@@ -159,50 +157,12 @@ def test_other_engines_give_what_stock_gives(
     assert other.said[1][1] == stock.said[1][1]
 
 
-def test_an_assistant_of_transformers_changes_nothing(
-    arguments: list[str], bound: list[Any]
-) -> None:
-    pytest.importorskip("transformers")
-    args, _ = command.own_parser().parse_known_args(
-        [*arguments, "--systems", "all", "--assistant", "a.pt"]
-    )
-    found, _ = command_line.entries(args, arguments)
-    assert found[-1] == Entry("hf-assistant", "hf-assistant", ("--drafter-path", "a.pt"))
-    checkpoint = arguments[arguments.index("--path") + 1]
-    plain, assisted = Place(arguments, [0], [3]), Place(arguments, [0], [3])
-    arguments = [*arguments, "--min-len", "0"]  # with an assistant there is no shortest output
-    processes.serve(plain, Entry("hf", "hf"), arguments, threads=1)  # type: ignore[arg-type]
-    given = [*arguments, "--drafter-path", checkpoint]
-    processes.serve(assisted, Entry("hf-assistant", "hf-assistant"), given, threads=1)  # type: ignore[arg-type]
-    assert assisted.said[0]["counters"] is None
-    assert [answer[1] for answer in assisted.said[1:]] == [x[1] for x in plain.said[1:]]
-
-
-def test_an_assistant_that_cannot_be_is_named(
-    arguments: list[str], bound: list[Any], tmp_path: Path
-) -> None:
-    """Before transformers is asked for; the other rivals go on."""
-    checkpoint = arguments[arguments.index("--path") + 1]
-    state = load_checkpoint(checkpoint)
-    options = OmegaConf.to_container(state["cfg"])
-    options["model"].max_target_positions = 16
-    torch.save({**state, "cfg": options}, tmp_path / "short.pt")
-    for given, words in (
-        ([], "--assistant FILE"),
-        (["--drafter-path", str(tmp_path / "absent.pt")], "absent.pt"),
-        (["--drafter-path", str(tmp_path / "short.pt")], "16 target positions"),
-    ):
-        place = Place(arguments)
-        processes.serve(place, Entry("a", "hf-assistant"), [*arguments, *given], threads=1)  # type: ignore[arg-type]
-        assert words in place.said[0], place.said
-
-
 @pytest.mark.usefixtures("loaded_processes")
 def test_a_system_that_lacks_its_own_model_is_named(arguments: list[str], tmp_path: Path) -> None:
-    given = ["--systems", "beam1", "hf-assistant", "--batch-sizes", "1", "--apart"]
+    given = ["--systems", "beam1", "blockwise", "--batch-sizes", "1", "--apart"]
     contest = command.prepared([*arguments, *given, "--output", str(tmp_path / "rivals")])
     contest.run()
-    assert contest.absent == {"hf-assistant": "it needs --assistant"}
+    assert contest.absent == {"blockwise": "it needs --heads"}
 
 
 def test_gec_scores_take_the_place_of_bleu(
@@ -252,6 +212,3 @@ def test_names_of_systems() -> None:
     assert systems.label("undrafted1") == "undrafted1"  # there is none: a beam of 1 drafts
     assert systems.label("ct2-int8-beam5") == "CTranslate2 int8, beam 5"
     assert systems.label("hf-beam5-bf16") == "Hugging Face transformers, beam 5, bf16"
-    assert processes.takes_batch_size("hf-assistant", 1) and not processes.takes_batch_size(
-        "hf-assistant", 8
-    )

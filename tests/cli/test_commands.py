@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 import threading
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -20,11 +19,13 @@ from fairseq_cli import generate
 
 import fairseq_aggdec
 from fairseq_aggdec.cli import doctor, fairseq_commands, main, refusals
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.kernels.switches import INSTRUCTIONS
+from fairseq_aggdec.methods.options.kinds import KINDS
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests import warm
 from tests.cli.commands import CUT, MODEL, TRAINING, Result, Trained, run
 from tests.support import make_model, make_task
@@ -220,15 +221,43 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_help_shows_the_options_of_the_plugin_too() -> None:
-    with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()) as shown:
+    with redirect_stdout(io.StringIO()) as own:
         run_shown(fairseq_commands.generate, "--help")
-    assert end.value.code == 0
-    assert "--drafter-path" in shown.getvalue() and "--max-len-b" in shown.getvalue()
+    assert "--drafter-path" in own.getvalue() and "--max-len-b" not in own.getvalue()
+    with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()) as whole:
+        run_shown(fairseq_commands.generate, "--help-all")
+    assert end.value.code == 0 and "--max-len-b" in whole.getvalue()
 
 
 def run_shown(command: Callable[[], int], *arguments: str) -> None:
     with mock.patch.object(sys, "argv", ["any", *arguments]):
         command()
+
+
+@pytest.mark.parametrize(
+    "words, offered",
+    [
+        ("do", {"doctor"}),
+        ("bench --ba", {"--baselines", "--batch-sizes"}),
+        ("pack mod", {"model.pt"}),
+    ],
+)
+def test_bash_completes(
+    words: str, offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.pt").touch()
+    run_shown(main.main, "--completion", "bash")
+    (tmp_path / "functions").write_text(capsys.readouterr().out)
+    asked = f"COMP_WORDS=(aggdec {words}); COMP_CWORD={len(words.split())}; _shtab_aggdec"
+    line = ["bash", "-c", f'. ./functions; {asked}; echo "${{COMPREPLY[@]}}"']
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
+def test_completion_of_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch.object(sys, "argv", ["aggdec", "--completion", "ed"]):
+        assert main.main() == refusals.REFUSED
+    assert "--completion takes one of bash" in capsys.readouterr().err
 
 
 def test_aggdec_tells_its_folder_and_its_tools(
@@ -277,27 +306,47 @@ def test_the_doctor_says_what_will_run(
         assert f"\n  {line}" in shown
     for word in ("threads", "VNNI", "AMX", "bf16", "packing", "GPU", "int8"):
         assert f"\n  {word} " in shown
-    for method in ("greedy", "beam", "stock"):
-        given = ["--path", str(SHIPPED / "checkpoint.pt"), "--decoding", method]
-        assert main.run_tool("doctor", given) == 0
-        shown = capsys.readouterr().out.partition(f"engines, --decoding {method}\n")[2]
-        if method == "stock":
-            assert "decodes without asking" in shown
-        else:
-            assert shown.count("decodes: ") == 1
-            assert library is None or "  library     decodes: " in shown
+    _, _, shown = shown.partition("who decodes\n")
+    found = dict.fromkeys(KINDS, "")
+    for line in shown.splitlines():
+        method, what = line.split(maxsplit=1)
+        found[method] += what
+    ours = "decodes: " + ("compiled CPU kernels" if library else "PyTorch alone")
+    for method in ("beam", "greedy", "iad"):
+        assert ours in found[method] and "stock fairseq would give the same" in found[method]
+    assert found["stock"] == "decodes: stock fairseq, as it is asked for"
+    for method in ("gad", "nar", "blockwise", "interleaved", "lattice"):
+        assert ("decodes: " in found[method]) == (method == "interleaved")  # as beam search
+        assert found[method].startswith("refused: ") == (method != "interleaved")
+    given = ["--path", str(SHIPPED / "checkpoint.pt"), "--decoding", "greedy"]
+    assert main.run_tool("doctor", given) == 0
+    assert "\n  beam        decodes" not in capsys.readouterr().out
     assert main.run_tool("doctor", ["--decoding", "beam"]) == refusals.REFUSED
-    assert "--decoding needs the model" in capsys.readouterr().err
+    assert "--path is missing" in capsys.readouterr().err
     assert main.run_tool("doctor", ["--path", "none.pt"]) == refusals.REFUSED
     assert capsys.readouterr().err == "aggdec doctor: error: Checkpoint none.pt does not exist.\n"
     assert main.run_tool("doctor", ["data"]) == refusals.REFUSED
     assert "--path is missing" in capsys.readouterr().err
 
 
+def test_the_doctor_takes_a_model_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint, or a folder of packed weights, both with the dictionaries beside them."""
+    monkeypatch.setattr(sys, "argv", sys.argv)  # a tool sets it
+    model = SHIPPED / "checkpoint.pt"
+    pack(model, SHIPPED, tmp_path / "packed", "fp32")
+    for named in (model, tmp_path / "packed"):
+        assert main.run_tool("doctor", [str(named), "--decoding", "beam"]) == 0
+        shown = capsys.readouterr().out
+        assert "\n  advice      --decoding beam" in shown and "\n  beam        decodes" in shown
+    assert "products come from the folder" in shown
+
+
 def test_the_doctor_knows_every_kind_of_model() -> None:
     task = make_task()
     stock = make_model(task, 3)
-    assert [doctor.beam_gap(Namespace(), {}, [stock]), doctor.int8_of(stock, (None, None))] == [
+    assert [doctor.of_models([stock]), doctor.int8_of(stock, (None, None))] == [
         None,
         "possible",
     ]
@@ -321,7 +370,7 @@ def test_the_doctor_knows_every_kind_of_model() -> None:
         slots = advised != "blockwise"
         refused = doctor.int8_of(model, (None, None)).startswith("refused")
         assert refused == (advised == "lattice")
-        assert (doctor.beam_gap(Namespace(), {}, [model]) is not None) == slots
+        assert (doctor.of_models([model]) is not None) == slots
 
 
 def test_the_doctor_advises_no_copies_for_translation() -> None:

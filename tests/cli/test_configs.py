@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests.cli.commands import ROOT, SENTENCES, Trained, run_process
 
 CONFIGS = ROOT / "configs"

@@ -21,11 +21,11 @@ from fairseq_cli import generate, train
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bulk.relevant import FilesBefore, relevant_options
 from fairseq_aggdec.cli import distill as tool
-from fairseq_aggdec.compat import ABOUT
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
 from fairseq_aggdec.jobs.claims import claim
 from fairseq_aggdec.packed.files import CHECKPOINT
+from fairseq_aggdec.stored.loading import ABOUT
 from scripts import random_models
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (

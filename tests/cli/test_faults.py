@@ -16,6 +16,7 @@ from fairseq_aggdec.cli.distill import UNFINISHED
 from tests.cli.commands import ROOT
 from tests.cli.faults import bench as work
 from tests.cli.faults.bench import GENERATING, REFUSED, SENTENCES, WARNED, Bench, Case, Ended
+from tests.cli.faults.elsewhere import ELSEWHERE
 from tests.cli.faults.files import RAN
 from tests.cli.faults.page import all_cases, page
 
@@ -155,6 +156,12 @@ def test_every_class_has_its_cases() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
     assert {case.outcome for case in CASES} == {REFUSED, WARNED, work.WORKS}
     assert all(case.says for case in CASES if case.outcome != work.WORKS)
+
+
+@pytest.mark.parametrize("test", [test for _, test in ELSEWHERE.values()])
+def test_the_other_tests_are_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fairseq_cli import generate, preprocess
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.engine.linear import against_bfloat16
 from fairseq_aggdec.pipelines import takeover
+from fairseq_aggdec.stored.loading import CheckpointError
 from tests.cli.commands import (
     CUT,
     LONG_DRAFTS,
@@ -40,6 +40,16 @@ def test_output_equals_stock(trained: Trained, stock: Result, decoding: str) -> 
         score = float(found.lines("H")[name].split("\t")[0])
         assert score == pytest.approx(float(stock.lines("H")[name].split("\t")[0]), abs=1e-3)
     assert re.search(r"^Generate test with beam=1: BLEU4 = ", found.stdout, re.MULTILINE)
+
+
+def test_processes_share_a_test_set(trained: Trained, stock: Result) -> None:
+    """The command of docs/gpu.md for several GPUs."""
+    shared = [
+        trained.generate("greedy", "--num-shards", "2", "--shard-id", str(part)).texts()
+        for part in range(2)
+    ]
+    assert all(shared) and not shared[0].keys() & shared[1].keys()
+    assert shared[0] | shared[1] == stock.texts()
 
 
 def test_the_model_has_learnt_its_task(trained: Trained, stock: Result) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from scripts.recipes import grow
 from tests.cli.commands import Result, Trained
 

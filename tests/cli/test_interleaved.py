@@ -10,7 +10,7 @@ import pytest
 import torch
 from fairseq_cli import train
 
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 
 SIZES = shlex.split(

@@ -41,16 +41,18 @@ def name_files(trained: Trained, folder: Path) -> None:
     (folder / "model.pt").symlink_to(trained.checkpoint)
 
 
-def environment() -> dict[str, str]:
-    """That of a user whose shell finds the commands; nothing between here and a service of this machine."""
+def environment(folder: Path) -> dict[str, str]:
+    """A user's, whose shell finds the commands and whose home is empty; no proxy stands before this machine."""
     path = os.pathsep.join([str(Path(warm.python()).parent), os.environ["PATH"]])
-    return dict(os.environ, PYTHONPATH=str(ROOT), PATH=path, no_proxy="127.0.0.1")
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    return dict(os.environ, PYTHONPATH=str(ROOT), PATH=path, no_proxy="127.0.0.1", HOME=str(home))
 
 
 def run(command: list[str], folder: Path) -> str:
     """What a command prints; it must succeed."""
     done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -85,7 +87,11 @@ def test_serving(trained: Trained, tmp_path: Path) -> None:
         code.replace("8000", port) for mark, _, code in BLOCKS["serving.md"] if mark == "run"
     )
     service = subprocess.Popen(
-        shlex.split(serve), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+        shlex.split(serve),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert service.stdout is not None

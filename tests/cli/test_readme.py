@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,14 +50,22 @@ def folder(trained: Trained, tmp_path: Path) -> Path:
 
 
 def run(language: str, code: str, folder: Path) -> str:
-    """What a block prints; it must succeed."""
+    """What a block prints; it must succeed, and leave an empty home empty."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PATH"] = os.pathsep.join([str(Path(warm.python()).parent), os.environ["PATH"]])
     program = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [warm.python(), "-c"]
-    done = subprocess.run(
-        [*program, code], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200
-    )
-    assert done.returncode == 0, done.stderr
+    with tempfile.TemporaryDirectory() as home:
+        environment["HOME"] = home
+        done = subprocess.run(
+            [*program, code],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+        )
+        left = os.listdir(home)
+    assert (done.returncode, left) == (0, []), done.stderr
     return done.stdout
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests.cli.wmt_files import recipe
 
 SETTINGS = {

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.stored.loading import load_checkpoint
 from fairseq_aggdec.windows.draft import Verdict
 from scripts import forced_drafts, random_models
 from scripts.forced_drafts import ForcedDrafter
@@ -300,6 +300,6 @@ def test_audit_refuses_drafts_that_nothing_verifies(
 
 def test_the_cost_of_a_call(arguments: list[str], tmp_path: Path) -> None:
     output = tmp_path / "cost"
-    script("scripts.recipes.gpu.step_cost").main([*arguments, "--output", str(output)])
+    script("scripts.recipes.step_cost").main([*arguments, "--output", str(output)])
     results = json.loads(output.with_suffix(".json").read_text())["results"]
     assert results["1"]["seconds"]["1"] > 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.cli import train_drafter
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests import warm
 from tests.cli.commands import Trained
 

@@ -261,8 +261,8 @@ def test_refusals(
 
 
 def test_the_options_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with mock.patch.object(sys, "argv", ["any", "--help"]), pytest.raises(SystemExit):
-        fairseq_commands.generate()
+    with mock.patch.object(sys, "argv", ["any", "--help"]):
+        assert fairseq_commands.generate() == 0
     shown = capsys.readouterr().out
     for option in (*FILES, "--shard-size"):
         assert f"  {option} " in shown

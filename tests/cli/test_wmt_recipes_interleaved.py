@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.stored.loading import load_checkpoint
 from tests.cli.wmt_files import PAIRS, WIDTHS, recipe, text
 
 SETTINGS = {

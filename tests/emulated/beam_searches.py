@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.beam.board import BeamBoard
-from fairseq_aggdec.search.beam.tables import by_operators
+from fairseq_aggdec.search.compiled.tables import by_operators
 from tests.plain_beam_search import SentenceRules, step
+from tests.tables import best_tokens
 from tests.unit.test_beam_board import EOS, PAD, START, UNK, options
 
 Prefix = tuple[float, tuple[int, ...]]
@@ -100,7 +101,9 @@ class Twins:
         wanted = torch.full((len(active),), rules.wanted(depth))
         count = min(chosen.beam_size + 1, self.types)
         special = PAD, UNK, chosen.unk_penalty, banned
-        table = by_operators(logits[: len(active)].clone(), count, wanted, *special).tolist()
+        table = best_tokens(
+            logits[: len(active)].clone(), count, wanted, *special, by_operators
+        ).tolist()
         tables = {
             index: rules.table(depth, [int(token) for token in own[count:-1]], own[:count], own[-1])
             for index, own in enumerate(table)
@@ -140,13 +143,13 @@ class Twins:
 def check_a_search(twins: Twins) -> None:
     board, beam = twins.board, twins.options.beam_size
     for depth in range(twins.limits.longest + 2):  # one step in vain
-        logits = twins.logits().to(board.sight.dtype)
+        logits = twins.logits().to(board.visibility.dtype)
         before = [bool(active) for active in twins.active]
         for row in range(twins.rows):
             if twins.active[row]:
                 twins.host_step(row, depth, logits[row * beam : (row + 1) * beam].float())
         board.window(board_shape(board))
-        board.take(4, board.sight.size(2), logits)
+        board.take(4, board.visibility.size(2), logits)
         for row in range(twins.rows):
             active, ended = twins.on_board(row)
             assert_same(active, twins.active[row])
@@ -164,10 +167,10 @@ def assert_same(found: list[Prefix], wanted: list[Prefix]) -> None:
 
 
 def board_shape(board: BeamBoard) -> Any:
-    return 4, board.options.beam_size, board.sight.size(2)
+    return 4, board.options.beam_size, board.visibility.size(2)
 
 
-def check_sight(twins: Twins) -> None:
+def check_visibility(twins: Twins) -> None:
     """A step is told the places that were read so far, which without graphs need not fill whole words."""
     board, beam = twins.board, twins.options.beam_size
     paths: list[dict[int, list[int]]] = [{0: []}] * twins.rows

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.search.beam.fused import FusedBoard
-from tests.emulated.beam_searches import Twins, check_a_search, check_sight
+from tests.emulated.beam_searches import Twins, check_a_search, check_visibility
 from tests.unit.test_beam_board import compare_candidates, compare_steps
 from tests.unit.test_cross_attention import compare_cross_attention
 from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings, compare_sources
@@ -29,7 +29,7 @@ def compare_searches(seed: int) -> None:
     dtype = (torch.float32, torch.float16)[seed % 2]
     with mock.patch.object(operators, "PART", 4):
         check_a_search(Twins(seed, FusedBoard, dtype))
-        check_sight(Twins(seed, FusedBoard, dtype))
+        check_visibility(Twins(seed, FusedBoard, dtype))
 
 
 COMPARED: dict[str, tuple[Callable[[int], None], ...]] = {

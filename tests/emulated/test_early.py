@@ -45,8 +45,7 @@ def test_methods_write_the_same_bits(name: str, tmp_path: Path) -> None:
     emulator, sample = Emulator(FORWARD), device_cases.batch(1, 2, longest=6)
     models, drafter = device_cases.random_models(case, SMALL)
     (wanted,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
-    untried = mock.patch.object(operators, "_against", lambda *_: None)
-    with captured(emulator) as graphs, strict_device(), fused_kernels(emulator), untried:
+    with captured(emulator) as graphs, strict_device(), fused_kernels(emulator):
         ready = device_cases.prepared(case, models, drafter, tmp_path, DEVICE)
         found = ready.decode(sample, None)
         assert_equal(found, wanted, DEVICE)
@@ -56,7 +55,7 @@ def test_methods_write_the_same_bits(name: str, tmp_path: Path) -> None:
     used = {name for name, times in emulator.launches.items() if times}
     assert {"attend", "cross_attend", "product", "embedding", "sources"} <= used
     assert ("logits" in used) == (case.decoding != "blockwise")  # its heads are between
-    assert ("best_step" if case.decoding == "beam" else "judge") in used
+    assert ("best_step" if case.decoding == "beam" else "verify") in used
 
 
 def bits(found: Hypotheses) -> list[Any]:
@@ -103,7 +102,7 @@ def addresses(value: Any) -> set[int]:
 def test_what_is_written_in_a_graph_is_noticed() -> None:
     names, x = [one.name for one in schema("layer_norm").arguments], torch.zeros(2, 2)
     given = {name: torch.zeros(2) for name in names}
-    tape = mock.Mock(spec=Tape, calls=[(operators.operators().layer_norm.default, (), given, [])])
+    tape = mock.Mock(spec=Tape, calls=[(operators.ops().layer_norm.default, (), given, [])])
     readable = {"layer_norm": ["gain", "shift"]}
     assert written(tape, readable) == []
     tape.calls.append((torch.ops.aten.add_.Tensor, (given["gain"], x), {}, []))
@@ -111,7 +110,7 @@ def test_what_is_written_in_a_graph_is_noticed() -> None:
 
 
 def schema(name: str) -> Any:
-    return getattr(operators.operators(), name).default._schema
+    return getattr(operators.ops(), name).default._schema
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from fairseq_aggdec.kernels.gpu import nvrtc
 from tests.emulated.comparing import COMPARED
 from tests.emulated.emulator import BACKWARD, FORWARD, RANDOM, Barrier, Changes, Emulator
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
+from tests.unit.test_gpu_attention import compare_far_rows
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
 
@@ -34,6 +35,7 @@ def barriers() -> Iterator[Barrier]:
                 yield path.name, before.count("\n") + 1
 
 
+FAR = "rows of a cache are counted with 31 bits"
 MUTANTS: dict[str, Changes] = {
     "half of the lanes are joined": {"shared.h": ("bits = LANES / 2;", "bits = LANES / 4;")},
     "a warp is forgotten": {"shared.h": ("unsigned warp = 1;", "unsigned warp = 2;")},
@@ -50,12 +52,20 @@ MUTANTS: dict[str, Changes] = {
         "attention.cu": ("int bits = 1; bits < group;", "int bits = 2; bits < group;")
     },
     "groups of a warp are not joined": {"attention.cu": ("tile.join_groups();", "")},
+    FAR: {
+        "attention.cu": ("p.kept + row * p.row_step", "p.kept + (row * p.row_step & 0x7fffffff)")
+    },
 }
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_faults_are_found(fault: str) -> None:
     (name,) = MUTANTS[fault]
+    if fault == FAR:
+        emulator = Emulator(changes=MUTANTS[fault])
+        with fused_kernels(emulator), torch.inference_mode(), pytest.raises(AssertionError):
+            compare_far_rows()
+        return
     assert any(
         differs(name, order, changes=MUTANTS[fault]) for order in (RANDOM, BACKWARD, FORWARD)
     )

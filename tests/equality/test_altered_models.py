@@ -245,7 +245,7 @@ def test_a_drafter_alone_drafts_by_its_own_layers(
     nbest(older, models)
     ALTERED[name](drafter)
     newer = generator_of("nar", models, 1, drafter_path="drafter.pt")
-    with mock.patch("fairseq_aggdec.drafters.nar.slots_gap", return_value="asked for"):
+    with mock.patch("fairseq_aggdec.drafters.slots.decoder_gap", return_value="asked for"):
         plain = generator_of("nar", models, 1, drafter_path="drafter.pt")
         expected = nbest(plain, models)
     assert_equal(nbest(older, models), expected)

@@ -215,8 +215,8 @@ def test_whatever_is_evaluated_ahead(copier: Any, texts: Any) -> None:
     task = make_task("beam")
     options = {"beam": 5, "max_len_b": 30}
     generator = task.build_generator([copier], generation_options(**options))
-    generator.budget = greedy_budget()
     generator.texts = texts or generator.texts
+    generator.memory.budgets[generator.texts] = greedy_budget()
     found = task.inference_step(generator, [copier], sample)
     assert_same_nbest(found, stock([copier], sample, **options))
 

@@ -298,6 +298,22 @@ def test_minimum_block() -> None:
     assert found["steps"] == 1 + -(-(tokens - 1) // 4)
 
 
+def test_heads_read_the_features_of_the_last_place_that_stands() -> None:
+    """Where whole blocks stand the output is that of the heads by definition, with full forwards."""
+    model, sample = headed(), make_batch(random_sources(17, 1))
+    (found,) = blockwise(model, sample, acceptance="min:4")
+    with torch.inference_mode():
+        source = model.encoder(**{k: v for k, v in sample["net_input"].items() if "src" in k})
+        tokens, limit = [2], len(found["tokens"]) + 1
+        while len(tokens) < limit:
+            features, _ = model.decoder(torch.tensor([tokens]), source, features_only=True)
+            ahead = model.decoder.heads(features[0, -1:], range(4))  # (1, 4, C)
+            logits = model.decoder.output_projection(ahead)[0]
+            logits[:, 1] = -torch.inf
+            tokens += logits.argmax(-1).tolist()
+    assert found["tokens"].tolist()[:-1] == tokens[1 : limit - 1]  # the last is a forced </s>
+
+
 def test_options_hold_under_relaxed_acceptance() -> None:
     model = headed()
     sample = make_batch(random_sources(19, 6))

@@ -16,9 +16,10 @@ from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_aggdec
 from fairseq_aggdec import Hypothesis, Translator
+from fairseq_aggdec.api.calls import Call, generator_of_call
 from fairseq_aggdec.api.text import Codec
 from tests.equality.test_blockwise import headed
-from tests.support import generation_options, make_task, random_sources
+from tests.support import generation_options, make_model, make_task, random_sources
 
 SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
 SENTENCES = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[1:7]
@@ -50,7 +51,7 @@ def stock() -> Translator:
 
 @pytest.fixture(scope="module", params=["beam", "iad"])
 def ours(request: pytest.FixtureRequest) -> Translator:
-    return load(request.param)
+    return load(request.param, call_price="usual")  # no clock has a say in what tests count
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_a_prefix_of_another_sentence_changes_nothing(ours: Translator) -> None:
 
 def test_the_default_is_the_command_lines() -> None:
     model = fairseq_aggdec.from_pretrained(SHIPPED / "checkpoint.pt", SHIPPED, device="cpu")
-    assert model.own.decoding == "beam" and model.own.beam == 5
+    assert model.loaded.decoding == "beam" and model.loaded.beam == 5
 
 
 def test_options_of_a_call_are_of_that_call_only(ours: Translator) -> None:
@@ -102,6 +103,44 @@ def test_options_of_a_call_are_of_that_call_only(ours: Translator) -> None:
     with pytest.raises(ValueError):
         ours.translate(SENTENCES, on_token=lambda *said: int("none"))
     assert ours.translate(SENTENCES) == expected
+
+
+@pytest.mark.parametrize("decoding", ["beam", "iad", "stock"])
+def test_a_call_changes_nothing_of_the_generator(decoding: str) -> None:
+    """The calls of several threads have views of one generator, each with its own options."""
+    translator = load(decoding)
+    expected, generator = translator.translate(SENTENCES[:2]), translator.generator
+    calls = [{"max_len_b": 3}, {"min_len": 12}, {"beam": 1 if decoding == "iad" else 2}]
+    before = dict(vars(generator))
+    views = [generator_of_call(generator, Call.of(call), None, None) for call in calls]
+    found = [
+        translator.task.inference_step(view, translator.models, next(samples(translator)))
+        for view in [*views, generator]
+    ]
+    lengths = [[len(ranked[0]["tokens"]) for ranked in rows] for rows in found]
+    assert max(lengths[0]) <= 4 and min(lengths[1]) > 12
+    most = 1 if decoding == "iad" else 5
+    assert [max(map(len, rows)) for rows in found] == [most, most, min(2, most), most]
+    settings = before.keys() - {"engines", "options", "searches", "verifier"}
+    assert all(vars(generator)[name] is before[name] for name in settings)
+    assert translator.translate(SENTENCES[:2]) == expected
+
+
+def samples(translator: Translator) -> Any:
+    tokens = [translator.encode(text, number) for number, text in enumerate(SENTENCES[:2])]
+    return (sample for sample, _ in translator._samples(tokens, None, None))
+
+
+def test_calls_of_threads_have_options_of_their_own(ours: Translator) -> None:
+    calls: list[dict[str, Any]] = [{}, {"max_len_b": 3}, {"min_len": 12}, {"prefix": "Я"}]
+    calls += [{"drafts": SENTENCES}, {"on_token": lambda *said: None}]
+    expected = [ours.translate(SENTENCES, **call) for call in calls]
+
+    def work(call: dict[str, Any]) -> list[list[str]]:
+        return [ours.translate(SENTENCES, batch_size=2, **call) for _ in range(2)]
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        assert list(pool.map(work, calls)) == [[lines] * 2 for lines in expected]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -279,3 +318,33 @@ def test_text_without_a_tokenization(sentence: str, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         load("greedy", spm=None).translate([sentence])
     assert ("unknown to the model" in caplog.text) == ("▁" not in sentence)
+
+
+def test_an_empty_text_is_empty(ours: Translator, stock: Translator) -> None:
+    given = ["", SENTENCES[0], " \t", SENTENCES[1]]
+    wanted = stock.translate(SENTENCES[:2], prefix=["Це", ""])
+    assert ours.translate(given, prefix=["", "Це", "", ""]) == ["", wanted[0], "", wanted[1]]
+    assert [len(ranked) for ranked in ours.generate(["", SENTENCES[0]])] == [1, 1]
+    assert ours.translate([""]) == [""]
+    (begun,) = ours.translate([""], prefix="Це не")
+    assert begun.startswith("Це не")
+
+
+@pytest.mark.parametrize("penalty", [-100.0, -100])
+def test_unknown_pieces_are_written_or_dropped(penalty: float) -> None:
+    found = {}
+    for decoding, drop in (("stock", False), ("beam", False), ("beam", True)):
+        task, generation = make_task(decoding), generation_options(beam=3, unkpen=penalty)
+        models = [make_model(task, 5)]
+        generator = task.build_generator(models, generation)
+        one = Translator(task, models, generator, Codec(drop_unk=drop), generation=generation)
+        (found[decoding, drop],) = one.translate(["w1 w2 w3 w4 w5"], prefix="w3")
+    assert set(found["beam", False].split()) == {"w3", "<unk>"}
+    assert found["beam", False] == found["stock", False]
+    assert found["beam", True] == "w3"
+
+
+def test_dropping_is_an_option_of_loading() -> None:
+    assert load("greedy", drop_unk=True).codec.drop_unk
+    with pytest.raises(ValueError, match="drop_unk='yes': it must be True or False"):
+        load("greedy", drop_unk="yes")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fairseq_aggdec.bench.table import shares
-from fairseq_aggdec.drafters import draft_only
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.state import DecodeState, Row
 from tests.equality.test_gad import ALL, EOS, drafter, handed_over, saying
 from tests.support import (
@@ -23,6 +23,7 @@ from tests.support import (
     random_sources,
     slow_chain,
     stock,
+    without_library,
 )
 
 
@@ -62,6 +63,19 @@ def plain_nar(
             if token == EOS:
                 break
     return output, scores
+
+
+def test_without_the_library_the_drafter_decodes_or_nobody(
+    gad: Any,
+) -> None:
+    """Stock fairseq has the verifier, whose text is another."""
+    verifier, model = make_model(make_task(), 5), drafter(block_size=3)
+    sample, options = make_batch(random_sources(21, 6)), {"decoding": "nar", "max_len_b": 8}
+    expected = gad(model, [verifier], sample, **options)
+    with without_library():
+        assert_same(gad(model, [verifier], sample, **options), expected)
+        with pytest.raises(ValueError, match="nor can stock fairseq: it has the model of --path"):
+            gad(model, [verifier], sample, retain_iter_history=True, **options)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -180,7 +194,7 @@ def test_no_python_between_iterations(
     verifier, model = make_model(make_task(), 5), drafter(block_size=3, **variant)
     sample = make_batch(random_sources(21, 6))
     options = {"min_len": 2, "max_len_b": 11, "no_repeat_ngram_size": 3, "temperature": 0.7}
-    monkeypatch.setattr(draft_only, "PAUSE", 1e9)
+    monkeypatch.setattr(reader, "PAUSE", 1e9)
     asked: list[int] = []
     logits = NarDrafter.logits
 
@@ -190,13 +204,13 @@ def test_no_python_between_iterations(
 
     monkeypatch.setattr(NarDrafter, "logits", noted)
     found = gad(model, [verifier], sample, decoding="nar", **options)
-    by_windows = bool(asked)
-    assert by_windows == (model.decoder.copy_query is not None or model.decoder.published)
+    assert not asked
     history = gad(model, [verifier], sample, decoding="nar", retain_iter_history=True, **options)
     monkeypatch.setattr(NarDrafter, "in_library", lambda self, state: None)
     other = gad(model, [verifier], sample, decoding="nar", retain_iter_history=True, **options)
     assert asked
-    for one, watched, same in zip(found, history, other, strict=True):
+    unseen = gad(model, [verifier], sample, decoding="nar", **options)
+    for one, watched, same, last in zip(found, history, other, unseen, strict=True):
         for name in ("tokens", "positional_scores", "steps"):
-            assert str(one[name]) == str(watched[name]) == str(same[name])
+            assert str(one[name]) == str(watched[name]) == str(same[name]) == str(last[name])
         assert str(watched["history"]) == str(same["history"])

@@ -14,10 +14,10 @@ from fairseq_aggdec.drafters.model_drafter import ModelDrafter
 from fairseq_aggdec.drafters.proposer import NarrowVocabulary
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods import gad as gad_method
+from fairseq_aggdec.search import engines
 from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import DRAFT, NO_ROOM, WholeSearch
 from fairseq_aggdec.search.drafter import Drafter
-from fairseq_aggdec.search.greedy import generator as generator_module
 from fairseq_aggdec.windows.draft import Draft
 from tests.equality.test_blockwise import chained, headed
 from tests.equality.test_gad import drafter
@@ -38,6 +38,12 @@ SLOTS: list[dict[str, Any]] = [
     {},
     {"slot_predicts": "next", "slot_chain": True, "prefix_attention": "causal"},
     {"prefix_attention": "causal", "decoder_normalize_before": True},
+]
+# Those of the papers: what a slot reads is copied from the source; published: positions before every layer.
+COPIES: list[dict[str, Any]] = [
+    {"src_embedding_copy": True, "decoder_layers": 3},
+    {"src_embedding_copy": True, "slot_predicts": "next", "prefix_attention": "causal"},
+    {"src_embedding_copy": True, "published_form": True, "block_size": 25},
 ]
 AMOUNTS: list[dict[str, Any]] = [
     {},
@@ -109,7 +115,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch reads the windows."""
-    monkeypatch.setattr(generator_module, "read_by_windows", lambda request: "a test")
+    monkeypatch.setattr(engines, "read_by_windows", lambda request: "a test")
 
 
 def built(method: str, model: Any, **options: Any) -> tuple[Any, Any]:
@@ -169,6 +175,16 @@ def test_slots(
         compare(lambda options=options: built("gad", verifier, **options, **amount), verifier, runs)
 
 
+@pytest.mark.parametrize("slots", COPIES, ids=["copy", "copy, causal", "published"])
+def test_slots_of_the_papers(
+    slots: dict[str, Any], runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier, model = make_model(make_task(), 5), drafter(**slots)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
+    for amount in ({"draft_tokens": "all"}, {"draft_tree": "7", "int8": "drafts"}):
+        compare(lambda amount=amount: built("gad", verifier, **amount), verifier, runs)
+
+
 HEADS: dict[str, Callable[[], Any]] = {
     "dense": lambda: headed("dense"),
     "dense, head 1 is the base": lambda: headed("dense", True),
@@ -209,10 +225,12 @@ def test_a_strangers_drafter(
 
 def test_no_python_between_iterations(runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter that is built in asks for its sources to be read, and for room as it grows; a stranger's every time."""
-    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter(**SLOTS[1]))
     sample = make_batch(random_sources(15, 5, longest=12))
     models = {"gad": make_model(make_task(), 5), "blockwise": layered()}
-    for method, model in models.items():
+    forms = [("gad", drafter(**slots)) for slots in SLOTS + COPIES] + [("blockwise", None)]
+    for method, own in forms:
+        monkeypatch.setattr(gad_method, "load_drafter", lambda path, task, own=own: own)
+        model = models[method]
         task, generator = built(method, model, draft_tokens="all")
         task.inference_step(generator, [model], sample)
         del runs[:]

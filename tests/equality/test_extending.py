@@ -17,7 +17,7 @@ TESTS = [name for name in PRINTED if name.startswith("test_")]
 
 
 def test_there_is_a_test_of_each_kind() -> None:
-    assert len(TESTS) == 4
+    assert len(TESTS) == 5
 
 
 @pytest.mark.parametrize("name", TESTS)

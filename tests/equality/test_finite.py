@@ -138,7 +138,7 @@ def test_a_beam_that_breaks_after_others_have_ended(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(Verifier, "read", watched)
         # The library alone would not tell what it reads.
-        told = "fairseq_aggdec.search.beam.generator.read_by_windows"
+        told = "fairseq_aggdec.search.engines.read_by_windows"
         patch.setattr(told, lambda request: "told so")
         generate(make_task("interleaved"), [lively(1, 1)], sample, beam=4)
     ended = set()

@@ -179,11 +179,11 @@ def test_the_loop_of_a_gpu_reads_what_the_verifier_has_taken_up(few_words: Any) 
     dictionary = model.decoder.dictionary
     task = make_task("greedy", dictionary, dictionary)
     generator = task.build_generator([model], generation_options())
-    loop = generator._loop_of(generator.drafter)
-    assert generator._loop_of(generator.drafter) is loop
+    loop = generator._loop()
+    assert generator._loop() is loop
     with one_thread(generator.verifier):
         generator._lock_verifier()
-    assert generator._loop_of(generator.drafter).verifier is generator.verifier
+    assert generator._loop().reader is generator.verifier
 
 
 @pytest.mark.parametrize("penalty", [-1000.0, -60.0, -20.0, 20.0, 40.0, 60.0, 1.5])

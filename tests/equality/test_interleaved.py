@@ -329,7 +329,7 @@ def test_ensembles_average_probabilities(directions: int, words: int) -> None:
 
 def test_other_layers_are_refused() -> None:
     model = lively(2, 2, scale_heads=True)
-    with pytest.raises(ValueError, match="only stock fairseq can run this model: "):
+    with pytest.raises(ValueError, match="nor can stock fairseq: it writes one word per step"):
         search([model], make_batch(random_sources(4, 3)), beam=3)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +17,18 @@ import torch
 from safetensors.torch import load_file
 
 from fairseq_aggdec import from_pretrained
-from fairseq_aggdec.cli import fairseq_commands
-from fairseq_aggdec.compat import ABOUT, CheckpointError
+from fairseq_aggdec.cli import doctor, fairseq_commands
+from fairseq_aggdec.cli.pack import main as pack_command
 from fairseq_aggdec.convert.pack import pack
 from fairseq_aggdec.kernels import library, stored
 from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
 from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.packed import folder as packed_folder
-from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS, digest, stamp
-from fairseq_aggdec.packed.folder import COMPARED, checkpoints, open_folder
+from fairseq_aggdec.packed.contents import COMPARED, digest_of
+from fairseq_aggdec.packed.files import CHECKPOINT, WEIGHTS, digest
+from fairseq_aggdec.packed.folder import checkpoints, open_folder
+from fairseq_aggdec.stored.held_files import HeldFile, stamp_of
+from fairseq_aggdec.stored.loading import ABOUT, CheckpointError
 from scripts import random_models
 from tests.support import make_dictionary
 from tests.unit.test_one_copy import SMALL
@@ -95,6 +99,35 @@ def test_outputs_are_those_of_the_checkpoint(
         packing.clear()
         assert outputs(tmp_path / "out", None, **options) == expected
         assert packing == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+def test_checkpoints_in_half_precision_are_packed(
+    folder: Path,
+    tmp_path: Path,
+    kind: str,
+    dtype: torch.dtype,
+    packing: list[int],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Most published models are in it."""
+    state, half = torch.load(folder / "model.pt", weights_only=True), tmp_path / "half.pt"
+    state["model"] = {name: x.to(dtype) for name, x in state["model"].items()}
+    torch.save(state, half)
+    flags, out = [] if kind == "fp32" else [f"--{kind}"], tmp_path / "out"
+    pack_command([str(half), str(folder), str(out), *flags])
+    counts = re.search(r"with (\d+) of (\d+) products", capsys.readouterr().out)
+    assert counts is not None and counts[1] == counts[2] != "0"
+    expected = outputs(half, folder, **as_options(kind))
+    packing.clear()
+    caplog.set_level("INFO")
+    assert outputs(out, None) == expected
+    assert packing == []
+    assert f"checkpoint.pt: {counts[1]} of {counts[1]} products are packed there" in caplog.text
+    doctor.main([str(out), "--path", str(out / CHECKPOINT)])
+    assert f"{counts[1]} of {counts[1]} products" in capsys.readouterr().out
 
 
 DRAFTERS = {"shared encoder": True, "own encoder": False}
@@ -210,9 +243,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files whose sums are taken."""
     names: list[str] = []
 
-    def noted(path: Path) -> str:
-        names.append(path.name)
-        return digest(path)
+    def noted(file: HeldFile) -> str:
+        names.append(file.path.name)
+        return digest(file)
 
     monkeypatch.setattr(packed_folder, "digest", noted)
     return names
@@ -224,12 +257,10 @@ def test_files_are_compared_once(
     """Until somebody writes to one, even one who sets its times back."""
     sound = tmp_path / "sound"
     pack(folder / "model.pt", folder, sound, "int8")
-    read.clear()
-    open_folder(sound)
-    assert sorted(read) == sorted(open_about(sound)["files"])
-    read.clear()
-    open_folder(sound)
-    assert read == []
+    for expected in (sorted(open_about(sound)["files"]), []):
+        read.clear()
+        open_folder(sound)
+        assert sorted(read) == expected
     (sound / COMPARED).write_text("[" * 9)
     open_folder(sound)
     assert len(read) == len(open_about(sound)["files"])
@@ -257,7 +288,7 @@ def test_a_header_that_the_disk_has_lost_is_named(
     data = weights.read_bytes()
     weights.write_bytes(data[:9] + b"?" + data[10:])
     wanted = open_about(sound)["files"]
-    known = {name: [whole, *stamp(sound / name)] for name, whole in wanted.items()}
+    known = {name: [whole, *stamp_of((sound / name).stat())] for name, whole in wanted.items()}
     (sound / COMPARED).write_text(json.dumps(known))
     with pytest.raises(CheckpointError, match=f"{WEIGHTS} is damaged .*aggdec pack"):
         open_folder(sound)
@@ -284,12 +315,10 @@ def open_about(folder: Path) -> dict[str, Any]:
 def test_another_layout_is_packed_anew(
     folder: Path, tmp_path: Path, change: dict[str, Any], packing: list[int]
 ) -> None:
-    from fairseq_aggdec.packed.folder import _of
-
     pack(folder / "model.pt", folder, tmp_path / "out", "int8")
     about = open_about(tmp_path / "out") | change
     del about["digest"]
-    (tmp_path / "out" / ABOUT).write_text(json.dumps(about | {"digest": _of(about)}))
+    (tmp_path / "out" / ABOUT).write_text(json.dumps(about | {"digest": digest_of(about)}))
     packing.clear()
     found = outputs(tmp_path / "out", None, decoding="greedy")
     assert packing
@@ -312,8 +341,8 @@ def test_a_changed_parameter_is_packed_anew(folder: Path, tmp_path: Path) -> Non
     assert packed.translate(LINES) == plain.translate(LINES) != before
     # A generator built now must not take what the file has for the old numbers.
     with stored.used(packed.models):
-        weight = packed.models[0].decoder.layers[0].fc2.weight
-        assert stored.find("int8", False, [weight]) is None
+        layer = packed.models[0].decoder.layers[0].fc2
+        assert stored.find("int8", False, [layer]) is None
 
 
 def test_commands_take_the_folder(folder: Path, tmp_path: Path) -> None:

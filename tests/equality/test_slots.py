@@ -11,6 +11,7 @@ from torch import Tensor
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.engine import int8
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.kernels.library import kernels
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.support import make_batch, random_sources
 
@@ -21,11 +22,17 @@ def block_logits(slots: Any, prefixes: list[list[int]], block_size: int) -> Tens
     return found
 
 
-# Those that a cached decoder represents.
-CACHED = {name: one for name, one in VARIANTS.items() if name != "published"}
-ALL = pytest.mark.parametrize("variant", CACHED.values(), ids=CACHED)
+PUBLISHED = {"published_form": True, "src_embedding_copy": True}
+FORMS = VARIANTS | {
+    "published, 25 slots": PUBLISHED | {"block_size": 25, "decoder_layers": 3},
+    "published, next, chain, causal": PUBLISHED
+    | {"slot_predicts": "next", "slot_chain": True, "prefix_attention": "causal"},
+}
+ALL = pytest.mark.parametrize("variant", FORMS.values(), ids=FORMS)
+needs_library = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
 
 
+@needs_library
 @ALL
 def test_slots_in_8_bits_say_nearly_the_same(variant: dict[str, Any]) -> None:
     model, net_input = drafter(**variant), make_batch(random_sources(5, 3))["net_input"]
@@ -41,6 +48,7 @@ def test_slots_in_8_bits_say_nearly_the_same(variant: dict[str, Any]) -> None:
     torch.testing.assert_close(rounded, exact, atol=0.2, rtol=0.0)
 
 
+@needs_library
 @ALL
 def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> None:
     model = drafter(**variant)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.api.calls import Call, generator_of_call
 from fairseq_aggdec.cli.refusals import refusal
+from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
 from fairseq_aggdec.kernels.library import (
     HeadsStruct,
-    JudgementStruct,
     SourceStruct,
     StepStruct,
     kernels,
@@ -23,6 +24,7 @@ from fairseq_aggdec.search.compiled import reader
 from fairseq_aggdec.search.compiled.searches import (
     BeamOptionsStruct,
     GreedyOptionsStruct,
+    RuleOptionsStruct,
     WholeSearch,
     address,
 )
@@ -66,9 +68,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def options_of(sentences: int) -> GreedyOptionsStruct:
     limits = int64_array([5])
-    options = GreedyOptionsStruct(sentences, 2, 1, 3, 2)
-    options.ends = options.floors = options.strict_floors = address(limits)
+    rules = RuleOptionsStruct(pad=1, unk=3, eos=2)
+    rules.ends = rules.floors = rules.strict_floors = address(limits)
+    options = GreedyOptionsStruct(rules, sentences, 2, 1)
     options.kept = limits  # alive
+    return options
+
+
+def beam_options_of(sentences: int, beam: int) -> BeamOptionsStruct:
+    options = BeamOptionsStruct(options_of(sentences).rules, sentences, beam, 2, 1, 5)
+    options.kept = limits = int64_array([5])
+    options.rules.ends = options.rules.floors = options.rules.strict_floors = address(limits)
     return options
 
 
@@ -170,12 +180,6 @@ def decode() -> None:
     kernels().aggdec_decode(None, address(shape), address(step), None)
 
 
-def judge() -> None:
-    widths = int64_array([HUGE])
-    call = JudgementStruct(1, 8, address(widths))
-    kernels().aggdec_judge(address(call))
-
-
 def encode() -> None:
     tokens, lengths, shape = (
         int64_array([5, 1]),
@@ -206,8 +210,7 @@ def whole() -> None:
 
 
 def beam_take() -> None:
-    options = BeamOptionsStruct(1, HUGE, 2, 1, 3, 2, 1, limit=5)
-    search = WholeSearch("beam", options)
+    search = WholeSearch("beam", beam_options_of(1, HUGE))
     assert search.ask() is not None
     search.library.aggdec_search_take(search.handle, None, None, HUGE)
 
@@ -216,13 +219,12 @@ def beam_take() -> None:
     "call",
     [
         decode,
-        judge,
         encode,
         heads,
         whole,
         beam_take,
         lambda: WholeSearch("greedy", options_of(1 << 61)),
-        lambda: WholeSearch("beam", BeamOptionsStruct(1 << 61, 1)),
+        lambda: WholeSearch("beam", beam_options_of(1 << 61, 1)),
     ],
 )
 def test_too_little_memory_is_an_error_of_python(call: Callable[[], None]) -> None:
@@ -272,15 +274,11 @@ def test_tokens_that_the_dictionary_lacks(copier: Any, method: str, token: int) 
 @pytest.mark.parametrize("method", ["iad", "beam"])
 def test_drafts_that_the_dictionary_lacks(copier: Any, method: str) -> None:
     task, generator = built(method, copier)
-    given = GivenTexts(task.settings, task.target_dictionary)
-    given.texts_given = [[5, 6], [7, 1000], [], [-1, 5]]  # -1: never drafted
-    if method == "beam":
-        generator.texts = given.texts_of
-        generator.ahead = True
-    else:
-        generator.drafter = given
+    texts = GivenTexts(task.settings, task.target_dictionary)
+    view = generator_of_call(generator, Call(), texts, None)
+    drafts = [[5, 6], [7, 1000], [], [-1, 5]]  # -1: never drafted
     with pytest.raises(ValueError, match=r"drafts: .* no token 1000, only 0 to"):
-        found_by(task, generator, copier)
+        task.inference_step(view, [copier], SAMPLE | {"drafts": drafts})
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
@@ -308,10 +306,46 @@ def test_a_beam_without_hypotheses(copier: Any, ahead: bool) -> None:
 
 
 def test_a_broken_search_asks_no_more() -> None:
-    options = BeamOptionsStruct(1, 2, 2, 1, 3, 2, 1, limit=5)
-    search = WholeSearch("beam", options)
+    search = WholeSearch("beam", beam_options_of(1, 2))
     assert search.ask() is not None
     search.take(torch.full((1, 9), torch.nan))
     assert search.ask() is None
     found = search.found()
     assert (found.broken, found.calls, found.nodes) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_window_reads_behind_the_table_of_positions(
+    method: str, copier: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers that are none stand behind what was asked for."""
+    whole = TokenEmbedding.positions
+    asked: list[int] = []
+
+    def short(embedding: TokenEmbedding, count: int) -> torch.Tensor:
+        asked.append(count)
+        table = whole(embedding, 64).clone()
+        table[count:] = torch.nan
+        return table[:count]
+
+    expected = found_by(*built(method, copier), copier)
+    monkeypatch.setattr(TokenEmbedding, "positions", short)
+    assert_same(found_by(*built(method, copier), copier), expected)
+    assert len(set(asked)) > 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_banned_token_may_be_more_likely_than_a_float_tells(method: str) -> None:
+    """Its logit is some hundreds above what is left, and counts in the probabilities as in stock."""
+    model = make_model(make_task(), 1)
+    model.decoder.output_projection.weight.data.mul_(400)
+    model.decoder.output_projection.weight.data[2] *= 2
+    options = {"min_len": 9, "beam": 3 if method == "beam" else 1}
+    found, expected = (
+        found_by(*built(kind, model, **options), model) for kind in (method, "stock")
+    )
+    for ours, stocks in zip(found, expected, strict=True):
+        assert ours["tokens"].tolist() == stocks["tokens"].tolist()
+        scores = ours["positional_scores"]
+        torch.testing.assert_close(scores, stocks["positional_scores"], atol=1e-2, rtol=1e-4)
+    assert min(one["positional_scores"].min().item() for one in expected) < -100

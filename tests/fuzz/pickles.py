@@ -1,6 +1,6 @@
 """Random checkpoints for weights-only loading, in a process that may end: python -m tests.fuzz.pickles SEED SECONDS
 
-A stream makes and fills every thing that :func:`fairseq_aggdec.stored_data.safe_globals` lists, as training writes it
+A stream makes and fills every thing that :func:`fairseq_aggdec.stored.data.safe_globals` lists, as training writes it
 and with anything in any place: other values, things made before, functions of PyTorch's own list around it, states set
 twice. What comes out is used as the package and fairseq use it. Prints the number of streams and of those that loaded.
 """
@@ -28,10 +28,10 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import DictConfig
 from torch import _weights_only_unpickler as loader
 
-from fairseq_aggdec import compat
 from fairseq_aggdec.cli.upgrade_checkpoint import plain
-from fairseq_aggdec.stored_data import Forgotten, NumberType, StoredArray, safe_globals
-from fairseq_aggdec.stored_options import check_options
+from fairseq_aggdec.stored import loading
+from fairseq_aggdec.stored.data import Forgotten, NumberType, StoredArray, safe_globals
+from fairseq_aggdec.stored.options import check_options
 
 NAMES = sorted(name for _, name in safe_globals())
 TORCH = (
@@ -253,7 +253,7 @@ def storages(_: Any, key: Any) -> Any:
 
 
 def main(first: int, seconds: float) -> None:
-    compat.register_safe_globals()
+    loading.register_safe_globals()
     resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
     sys.setrecursionlimit(400)
     end, loaded, number = time.monotonic() + seconds, Counter[str](), 0

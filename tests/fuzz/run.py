@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from fairseq_aggdec.audit import equality
 from fairseq_aggdec.audit.equality import Audit
-from fairseq_aggdec.jobs.workers import positive
+from fairseq_aggdec.jobs.options import positive
 from fairseq_aggdec.records import machine, results
 from tests.fuzz import slow_references
 from tests.fuzz.audits import StockFailsError, audits

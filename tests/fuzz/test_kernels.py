@@ -23,11 +23,11 @@ from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.kernels.library import NormStruct, Product, kernels
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.search.beam.tables import best_tokens
 from tests.equality.test_cached_decoder import walk
 from tests.fuzz import budget
 from tests.fuzz.cases import transformer_shape
 from tests.support import make_model, make_task
+from tests.tables import best_tokens
 from tests.unit.test_kernels import compiled
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 21

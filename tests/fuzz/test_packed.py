@@ -1,18 +1,23 @@
-"""Damaged folders of packed weights: each is refused with a sentence, or writes what the sound one writes."""
+"""Damaged and forged packed folders: each is refused with a sentence, or writes what the sound one writes."""
 
 from __future__ import annotations
 
 import random
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.convert.pack import pack
+from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.packed import folder as packed_folder
+from fairseq_aggdec.stored.loading import CheckpointError
 from scripts import random_models
+from tests.cli.commands import ROOT
 from tests.equality.test_packed import damaged, outputs
 from tests.fuzz import budget
 from tests.support import make_dictionary
@@ -36,7 +41,7 @@ def test_damage_is_refused_or_changes_nothing(
         pack(model, tmp_path, folder, kind)
     expected = {kind: outputs(folder, None, beam=2) for kind, folder in kinds.items()}
     cases = refused = 0
-    for seed in budget.seeds():
+    for seed in budget.seeds(0.5):
         chance, case = random.Random(seed), tmp_path / "case"
         kind = chance.choice(sorted(kinds))
         shutil.copytree(kinds[kind], case)
@@ -55,3 +60,16 @@ def test_damage_is_refused_or_changes_nothing(
         shutil.rmtree(case)
     print(f"{cases} damaged folders: {refused} refused, {cases - refused} as they were")
     assert refused > cases / 2
+
+
+@pytest.mark.skipif(kernels() is None, reason="there are no compiled kernels")
+def test_no_forged_folder_ends_the_process() -> None:
+    """In a process of its own; the level sanitizers runs it with the kernels of the address sanitizer."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.forged"]
+    command += [str(budget.first_seed()), str(0.5 * budget.seconds()), str(library.FOLDER)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said = f"{done.stdout[-300:]} {done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{' '.join(command)} ends with {done.returncode}: {said}"
+    found = re.search(r"(\d+) forged folders: .*", done.stdout)
+    assert found is not None and "refused" in found[0], said
+    print(found[0])

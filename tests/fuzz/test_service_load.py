@@ -19,7 +19,7 @@ from tests.fuzz import budget
 
 MODEL = ROOT / "checkpoints" / "ua_gec"
 CLIENTS = 8
-SLOWEST = 2.0  # seconds of an ordinary request
+SLOWEST = 4.0  # seconds of an ordinary request
 MEMORY = 128  # MiB that may be kept
 # Seconds after which the service refuses what it has not answered: the expensive request lasts as long as the test.
 TIMEOUT = max(4 * SLOWEST, budget.seconds())

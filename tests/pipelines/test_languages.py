@@ -184,7 +184,7 @@ def test_the_service_knows_the_languages(tmp_path: Path) -> None:
     line = sentences()[0]
     with live(model) as client:
         said = client.get("/languages").json()
-        assert said[0] == {"code": "de", "name": "de", "targets": ["en", "fr"]}
+        assert said[0] == {"code": "de", "name": "German", "targets": ["en", "fr"]}
         assert [one["code"] for one in said] == ["de", "en", "fr"]
         for source, target in (("de", "en"), ("en", "fr"), ("fr", "de")):
             body = {"q": line, "source": source, "target": target}

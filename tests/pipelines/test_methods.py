@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.stored.loading import CheckpointError
 from tests.pipelines.making import (
     BATCHES,
     SIZES,

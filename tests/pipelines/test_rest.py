@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fairseq
+import hydra.experimental
 import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
@@ -17,7 +18,6 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.utils import import_user_module
 from fairseq_cli import hydra_train, interactive, train, validate
-from hydra import compose, initialize_config_dir
 
 import fairseq_aggdec
 from fairseq_aggdec.cli import fairseq_commands
@@ -41,6 +41,7 @@ from tests.pipelines.making import (
     write_training,
 )
 
+COMPOSING: Any = hydra if hasattr(hydra, "compose") else hydra.experimental  # hydra < 1.1
 EXAMPLES = Path(fairseq.__file__).parent / "examples"
 PAIR = shlex.split("-s de -t en")
 MANY = "--langs de,en --lang-pairs de-en,en-de --encoder-langtok src --decoder-langtok"
@@ -208,8 +209,8 @@ def test_bleu_in_training_by_hydra(data: Path, tmp_path: Path) -> None:
     hydra_init("training")
     scores = []
     for more in ([], [f"common.user_dir={USER_DIR[1]}", "+task.draft_from=none"]):
-        with initialize_config_dir(str(tmp_path)):
-            config = compose("training", more)
+        with COMPOSING.initialize_config_dir(str(tmp_path)):
+            config = COMPOSING.compose("training", more)
         with forgotten(), counted() as taken:
             found = run(partial(hydra_train._hydra_main, config))
         assert bool(taken) == bool(more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -60,12 +60,16 @@ class CopyText:
         return draft
 
     def follow(self, output: Sequence[int], gained: int) -> None:
-        """Moves the cursor to where the output stands now.
+        """Moves the cursor to where the output stands now, token by token.
 
         Args:
             output: the committed prefix, start symbol included.
             gained: how many of its tokens are new.
         """
+        for end in range(len(output) - gained, len(output)):
+            self._step(output[: end + 1])
+
+    def _step(self, output: Sequence[int], gained: int = 1) -> None:
         cursor, self.followed = self.cursor, len(output)
         if cursor is not None:
             following = self.tokens[cursor + 1 : cursor + 1 + gained]
@@ -117,8 +121,8 @@ class RowLengths:
         self.keep_rows(range(rows))
 
     @property
-    def fixed_cost(self) -> float:
-        return 1.0 + self.length.step_cost / max(1, len(self.rows))
+    def cost(self) -> Callable[[int], float]:
+        return self.length.cost_of(max(1, len(self.rows)))
 
     def plan(self, row: int, room: int) -> int:
         length = self.length
@@ -130,7 +134,7 @@ class RowLengths:
             return min(PROBE_LENGTH, room)
         own = self.rows[row]
         chance = (own.sum + WEIGHT_OF_ALL * length.total.mean) / (own.weight + WEIGHT_OF_ALL)
-        return worthwhile(chance, self.fixed_cost, room)
+        return worthwhile(chance, self.cost, room)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         for row, proposed, count in zip(self.rows, drafted, accepted, strict=True):
@@ -141,7 +145,7 @@ class RowLengths:
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows, length = [self.rows[row] for row in rows], self.length
         several = len(self.rows) > 1 and not length.probing and not length.fixed
-        self.idle = several and worthwhile(length.total.mean, self.fixed_cost, LONG) == 0
+        self.idle = several and worthwhile(length.total.mean, self.cost, LONG) == 0
 
 
 class PlainCopies(Drafter):

@@ -62,7 +62,7 @@ class TreeRequest(NamedTuple):
     Attributes:
         last: the token before the first slot of each row.
         room: how many slots of each row may be filled.
-        nodes, eos, fixed_cost: as for :func:`grow`.
+        nodes, eos, fixed_cost, trust: as for :func:`grow`.
         branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
     """
 
@@ -72,6 +72,7 @@ class TreeRequest(NamedTuple):
     eos: int
     fixed_cost: float
     branches: bool = True
+    trust: float = 1.0
 
 
 def grow(
@@ -82,6 +83,7 @@ def grow(
     eos: int,
     fixed_cost: float = math.inf,
     branches: bool = True,
+    trust: float = 1.0,
 ) -> GrownTree:
     """The likeliest nodes of a row's tree, those before each among them; nothing stands behind ``</s>``.
 
@@ -97,6 +99,7 @@ def grow(
         eos: ends a path.
         fixed_cost: of an iteration, in nodes.
         branches: else one path, of each slot the likeliest token behind the one before.
+        trust: how many times its chance a token is accepted.
     """
     tree = GrownTree()
     if slots < 1:
@@ -108,7 +111,7 @@ def grow(
     expected = 1.0
     while heap and len(tree.tokens) < nodes:
         cost, parent, slot, before, rank, base = heappop(heap)
-        chance = math.exp(-cost)
+        chance = trust * math.exp(-cost)
         if tree.tokens and chance * (fixed_cost + len(tree.tokens)) <= expected:
             break
         expected += chance
@@ -139,12 +142,13 @@ def compiled_trees(proposer: Proposer, features: Tensor, asked: TreeRequest) -> 
     call = SlotsStruct(rows, slots, torch.get_num_threads(), features.data_ptr(), address(given))
     call.room = address(given) + 8 * rows
     call.slopes, call.shifts = as_given[0].data_ptr(), as_given[1].data_ptr()
-    call.nodes, call.eos, call.branches, call.fixed_cost = (
-        asked.nodes,
-        asked.eos,
-        asked.branches,
-        asked.fixed_cost,
+    call.nodes, call.eos, call.branches = asked.nodes, asked.eos, asked.branches
+    call.trust = asked.trust
+    costs = (ctypes.c_double * (asked.nodes + 1))(
+        *(asked.fixed_cost + nodes for nodes in range(asked.nodes + 1))
     )
+    if asked.fixed_cost < math.inf:
+        call.costs = ctypes.addressof(costs)
     call.tokens = address(found)
     call.parents, call.counts = call.tokens + 8 * size, call.tokens + 16 * size
     call.chances = address(chances)

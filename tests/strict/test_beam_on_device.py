@@ -57,7 +57,7 @@ def check(
         assert_equal(ready.decode(sample, prefix), reference, gpu)
     assert made.graphs > before
     assert not vars(ready.generator).get("searches")
-    return ready.generator.device_loop
+    return ready.generator.memory.device_loop
 
 
 # Rows move to a smaller grid where some have ended.
@@ -68,7 +68,7 @@ def test_beams(
     case = Case("beam", "beam", generation={"beam": beam, "max_len_b": 14})
     loop = check(case, [model], samples, gpu, tmp_path)
     assert isinstance(loop, BeamLoop) == (beam > 1)  # a beam of 1 is greedy decoding
-    assert len({rows for rows, *_ in loop.captured}) > 1
+    assert len({rows for rows, *_ in loop.graphs.captured}) > 1
 
 
 def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_host_searches(why: str, gpu: torch.device, tmp_path: Path) -> None:
     found = ready.decode(sample, None)
     # Without graphs the compiled library searches, where it is there, and shows nothing.
     assert why == "no graphs" or len(ready.generator.searches) == 2
-    assert ready.generator.device_loop is None
+    assert ready.generator.memory.device_loop is None
     assert_equal(found, device_cases.expected(case, models, None, tmp_path, [sample])[0], gpu)
 
 

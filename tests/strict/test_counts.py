@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from fairseq_aggdec.windows import transfer
-from scripts.recipes.gpu import device_counts
-from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, ROWS, START, Counts
 from tests.strict.device import cases as device_cases
+from tests.strict.device import counts as device_counts
 from tests.strict.device.cases import Case
+from tests.strict.device.counts import COUNTED, END, ITERATIONS, ROWS, START, Counts
 from tests.strict.device.recorder import IN_GRAPH, KERNEL
 from tests.strict.device.strict_device import DEVICE, strict_device
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine import linear, packed_decoder
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.kernels.gpu import products
 from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.windows.grid import GridWindow
 from tests.random_models import make_batch, make_model, make_task
@@ -33,7 +33,7 @@ def features(
     chance, found = torch.Generator().manual_seed(0), []
     with (
         torch.inference_mode(),
-        mock.patch.object(linear, "product", wraps=linear.product) as product,
+        mock.patch.object(products, "product", wraps=products.product) as product,
     ):
         decoder.start(encoder({"src_tokens": tokens}), ROWS, KEYS)
         for start in (0, WIDTH):
@@ -52,7 +52,7 @@ def test_fused_layers_give_what_operators_give(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own, fused = features(dtype, gpu, options)
-    with mock.patch.object(packed_decoder, "MOST_ROWS", ROWS * WIDTH - 1):
+    with mock.patch.object(products, "MOST_ROWS", ROWS * WIDTH - 1):
         plain, none = features(dtype, gpu, options)
     # Windows, layers, products of a layer beside that of attention; keys and values of the sources.
     assert (fused, none) == (2 * 2 * 5 + 2, 0)

@@ -354,7 +354,7 @@ def test_without_graphs(name: str, gpu: torch.device, tmp_path: Path) -> None:
         assert_equal(ready.decode(sample, None), wanted, gpu)
     assert made.graphs == before
     # The device goes on alone all the same.
-    assert ready.generator.device_loop.board is not None
+    assert ready.generator.memory.device_loop.board is not None
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
@@ -369,7 +369,7 @@ def test_a_step_has_no_break(tree: bool) -> None:
     kept = KeysValues(decoder.cache.entries, memory, decoder.cache.memory_mask)
     size = GridSize(2, 4, 64, memory[0].size(1), tree)
     tokens = torch.tensor([5, 6, 7, 8, 9])
-    step = CapturedStep(size, decoder.run_on_grid, kept, tokens, None)
+    step = CapturedStep(size, decoder.run_on_grid, kept, tokens)
     decoder.embedding.positions(8)
     step.given[:5] = tokens
     step.numbers[0, :5] = torch.arange(5)

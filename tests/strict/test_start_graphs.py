@@ -95,7 +95,7 @@ def test_sources_are_read_as_without_graphs(
         assert found["src_lengths"][0].flatten().tolist() == real.sum(1).tolist()
         laid_out(member, rows, length, real)
     assert isinstance(member.decoder.starts, StartGraphs)
-    assert any(start.captured for start in member.decoder.starts.starts.values())
+    assert member.decoder.starts.starts.keys() & member.decoder.graphs.graphs.captured.keys()
 
 
 def laid_out(member: Member, rows: int, length: int, real: Tensor) -> None:
@@ -196,7 +196,9 @@ def test_graphs_are_captured_anew_after_an_update_of_the_weights(
         readers = [generator.verifier.members[0].decoder]
         if drafter is not None:
             readers.append(generator.drafter.slots.reader)
-        told.append([start.captured for r in readers for start in r.starts.starts.values()])
+        told.append(
+            [r.graphs.graphs.captured.get(size) for r in readers for size in r.starts.starts]
+        )
         for theirs, own in parts:
             for one, other in zip(theirs.parameters(), own.parameters(), strict=True):
                 one.data.mul_(-1.3)

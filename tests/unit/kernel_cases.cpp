@@ -124,10 +124,10 @@ void attention(int64_t channels, int64_t heads, int count, int64_t places, bool 
     std::vector<float> mask(static_cast<size_t>(places)), y(q.size());
     for (float& one : mask) one = next() % 3 ? 0.0f : -INFINITY;
     std::vector<int32_t> left(mask.size());
-    const Sight all{keys.data(), keys.data() + channels, 2 * channels, channels / heads, places, nullptr, nullptr};
-    std::vector<Sight> sights(static_cast<size_t>(count), seen(all, masked ? mask.data() : nullptr, left.data()));
+    const KeyView all{keys.data(), keys.data() + channels, 2 * channels, channels / heads, places, nullptr};
+    std::vector<KeyView> views(static_cast<size_t>(count), seen(all, masked ? mask.data() : nullptr, left.data()));
     for (int i = 0; i < count; i += QUERIES)
-        attend(q.data() + i * channels, channels, &sights[static_cast<size_t>(i)], std::min(QUERIES, count - i),
+        attend(q.data() + i * channels, channels, &views[static_cast<size_t>(i)], std::min(QUERIES, count - i),
                channels, heads, y.data() + i * channels, channels);
     print("fp32", "attention " + named({channels, heads, count, places, masked}), y);
 }

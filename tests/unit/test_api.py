@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -17,7 +18,7 @@ from fairseq.sequence_generator import SequenceGenerator
 import fairseq_aggdec
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import JoinedPieces
-from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.stored.loading import CheckpointError
 from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,20 @@ def test_equals_stock_in_order_whatever_the_batches(iad: Translator, stock: list
     for batch_size, lookahead in ((1, 1), (4, 2), (32, 16)):
         assert list(iad.stream(SENTENCES, batch_size, lookahead)) == stock
     assert iad.translate(SENTENCES) == stock
+
+
+def test_whole_numbers_of_numpy_and_another_default_device(
+    iad: Translator, stock: list[str]
+) -> None:
+    some = SENTENCES[:3]
+    found = iad.translate(some, batch_size=np.int64(2), max_len_b=np.int32(60))  # type: ignore[arg-type]
+    assert found == stock[:3]
+    torch.set_default_device("meta")
+    try:
+        assert iad.translate(some) == stock[:3]
+        assert load(beam=np.int64(1)).translate(some) == stock[:3]
+    finally:
+        torch.set_default_device(None)
 
 
 def test_hypotheses_are_plain_and_true(iad: Translator, stock: list[str]) -> None:

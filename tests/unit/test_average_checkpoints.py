@@ -7,9 +7,9 @@ import argparse
 import pytest
 import torch
 from fairseq.models import build_model
-from omegaconf import OmegaConf
 
 from fairseq_aggdec.distill import average_checkpoints
+from fairseq_aggdec.stored.nodes import configuration
 from tests.support import SIZES, make_task
 
 SCRIPT = vars(average_checkpoints)
@@ -61,7 +61,7 @@ def test_options_of_our_own_reach_the_model_again(own: dict[str, str | int]) -> 
     trained = argparse.Namespace(**SIZES, **own)
     model = build_model(trained, task)  # completes the options, as in training
     saved = plain({"model": trained})
-    loaded = OmegaConf.create(saved, flags={"allow_objects": True})  # as fairseq does
+    loaded = configuration(saved)  # as fairseq does
     again = build_model(loaded.model, task)
     assert {name: value.shape for name, value in again.state_dict().items()} == {
         name: value.shape for name, value in model.state_dict().items()

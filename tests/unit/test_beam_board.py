@@ -95,7 +95,7 @@ def compare_steps(seed: int, device: torch.device = CPU) -> None:
     for depth in range(4):
         logits = random_logits(chance, rows * beam, types).to(like)
         for board in twins:
-            board.window(Shape(rows, beam, board.sight.size(2)))
+            board.window(Shape(rows, beam, board.visibility.size(2)))
             with mock.patch.object(operators, "PART", part):
                 board.take(rows, (depth + 1) * beam, logits.to(device))
         for name, value in vars(twins[0]).items():
@@ -120,7 +120,7 @@ def test_a_board_takes_the_launches_that_run(
     assert isinstance(board, FusedBoard) and board.at_once == at_once
 
 
-@pytest.mark.parametrize("changed", ["nothing", "sight", "words", "parents", "written"])
+@pytest.mark.parametrize("changed", ["nothing", "visibility", "words", "parents", "written"])
 def test_the_kernel_is_tried_before_it_is_used(
     changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,7 @@ def test_the_kernel_is_tried_before_it_is_used(
 
     def spoils(board: Any, *given: Any) -> None:
         take(board, *given)
-        if getattr(board, changed, None) is not None and board.sight.dtype is torch.float16:
+        if getattr(board, changed, None) is not None and board.visibility.dtype is torch.float16:
             getattr(board, changed)[0, 0, 0] = 1
 
     monkeypatch.setattr(FusedBoard, "take", spoils)

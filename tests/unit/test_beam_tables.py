@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.search.beam.tables import best_tokens, by_operators
+from fairseq_aggdec.search.compiled.tables import by_operators, tables_of
+from tests.tables import best_tokens
 
 PAD, UNK = 1, 3
 
@@ -29,7 +30,7 @@ def plain(
     return best, [scores[token] for token in best], needed
 
 
-@pytest.mark.parametrize("tables", [best_tokens, by_operators])
+@pytest.mark.parametrize("tables", [tables_of, by_operators])
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 3.0, -3.0, math.inf]))
 def test_tables_against_one_number_after_the_other(tables: Any, seed: int, penalty: float) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -46,7 +47,7 @@ def test_tables_against_one_number_after_the_other(tables: Any, seed: int, penal
         plain(row, count, wanted[i], penalty, [token for at, token in banned if at == i])
         for i, row in enumerate(logits.tolist())
     ]
-    table = tables(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned)
+    table = best_tokens(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned, tables)
     assert table.shape == (rows, 2 * count + 1)
     for row, (tokens, scores, needed) in zip(table.tolist(), expected, strict=True):
         possible = sum(score > -math.inf for score in scores)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq import options
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.models.blockwise_transformer import BlockwiseTransformerModel
+from fairseq_aggdec.stored.loading import CheckpointError
 from tests.support import SIZES, make_model, make_task
 
 

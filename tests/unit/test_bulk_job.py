@@ -16,9 +16,11 @@ from unittest import mock
 
 import pytest
 
+from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, merge
 from fairseq_aggdec.jobs import job as engine
 from fairseq_aggdec.jobs.claims import claim
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, Progress, UnfinishedError
+from tests.cli.faults.bench import small_disk
 
 fork = multiprocessing.get_context("fork")
 HEADER = {"shards": 12, "sentences": 120, "options": {"beam": 5}, "model": "abc", NOTES: "x"}
@@ -272,3 +274,13 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match=r"No space left on device: '.*/shard'"):
         engine.write_durably(tmp_path / "shard", b"text")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_of_size_is_told_with_the_output(tmp_path: Path) -> None:
+    places = BulkPlaces(tmp_path / "in", tmp_path / "out")
+    job = Job(places.parts, NAME, {"shards": 1, "sentences": 1})
+    job.begin()
+    job.work(lambda number: b"x" * 5000)
+    with small_disk(1000), pytest.raises(OSError, match="File too large") as caught:
+        merge(job, places)
+    assert caught.value.filename == str(places.target) and not places.target.exists()

@@ -22,14 +22,15 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import from_pretrained
-from fairseq_aggdec.checkpoints import check_direction, check_overrides, check_task
 from fairseq_aggdec.cli import upgrade_checkpoint
-from fairseq_aggdec.compat import (
+from fairseq_aggdec.stored.checkpoints import check_direction, check_overrides, check_task
+from fairseq_aggdec.stored.loading import (
     CheckpointError,
     check_checkpoint,
     load_checkpoint,
     register_safe_globals,
 )
+from fairseq_aggdec.stored.nodes import configuration
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from scripts import random_models
 from tests.support import make_dictionary
@@ -83,7 +84,7 @@ def with_meters(state: State) -> State:
 
 
 def as_omegaconf(state: State) -> State:
-    cfg = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+    cfg = configuration(state["cfg"])
     cfg.ema = OmegaConf.structured(EMAConfig)
     cfg.model.seed = "${common.seed}"
     return state | {"cfg": cfg}

@@ -34,7 +34,8 @@ def test_hooks_are_what_the_level_lint_runs() -> None:
 def test_the_workflow_runs_what_is_run_here_on_every_python() -> None:
     workflow = read(".github/workflows/tests.yml")
     assert set(workflow[True]) == {"push", "pull_request"}  # YAML takes the key `on` for true
-    (job,) = workflow["jobs"].values()
+    job, environments = workflow["jobs"]["tests"], workflow["jobs"]["environments"]
+    assert any("scripts/matrix.sh" in step.get("run", "") for step in environments["steps"])
     versions = job["strategy"]["matrix"]["python"]
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert versions == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', setup)

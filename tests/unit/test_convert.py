@@ -17,11 +17,11 @@ from torch.nn.functional import layer_norm
 import fairseq_aggdec
 from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.cli.convert import TO_PIECES
-from fairseq_aggdec.compat import CheckpointError, check_checkpoint
 from fairseq_aggdec.convert import folder as reading
 from fairseq_aggdec.convert.checkpoint import convert
 from fairseq_aggdec.convert.weights import folded, sinusoids
 from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.stored.loading import CheckpointError, check_checkpoint
 from tests import hugging_face_folders as folders
 
 transformers = pytest.importorskip("transformers")

@@ -131,6 +131,7 @@ GIVEN: dict[str, Any] = {
     "lattice": "tables",
     "no_graphs": True,
     "low_memory": True,
+    "call_price": "usual",
     "draft_from": "source",
 } | {
     f"variant {key}": f"{key}={one.choices[-1] if one.choices else 2}"

@@ -44,6 +44,6 @@ def test_modules_that_are_there_are_left_alone() -> None:
 
 
 def test_modules_that_ask_for_them_meanwhile_hear_that_they_are_there() -> None:
-    program = "from fairseq_aggdec.deferred import deferred_modules\nfrom importlib.util import find_spec\n"
+    program = "from fairseq_aggdec.startup.deferred import deferred_modules\nfrom importlib.util import find_spec\n"
     told = "with deferred_modules():\n    print(find_spec('sklearn') is not None, find_spec('scipy.stats') is not None)"
     assert output_of(program + told) == "True True\n"

@@ -45,6 +45,9 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
             rows, length = chance.choice((1, count)), chance.randint(1, 9)
             mask = torch.zeros(rows, 1, 1, length).to(dtype).to(device)
             mask[..., 1:].masked_fill_(torch.rand(mask[..., 1:].shape).to(device) < 0.3, -torch.inf)
+            if chance.random() < 0.5:
+                # One token of the source takes all, whatever the others are: exp of its score alone is infinite.
+                mask[..., chance.randrange(length)] = 120.0
             memory = numbers(rows, length + 2, 2 * channels)[:, :length]
             copied = SourceCopy(numbers(12, channels), memory, chance.choice((mask, None)))
         masked = torch.rand(count, device=device) < 0.5

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.lattice.generator import LatticeGenerator
@@ -16,7 +15,7 @@ from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
-from fairseq_aggdec.search.engines import BEAM, DRAFT_ONLY, GREEDY, INTERLEAVED, EngineRequest
+from fairseq_aggdec.search.engines import BEAM, GREEDY, INTERLEAVED, LATTICE, EngineRequest
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.greedy.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
@@ -59,7 +58,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("library", {}, {"models": 2}, True),
     ("library", {"accept": AtLeast(2, exact)}, {}, True),
     ("board", {"accept": AtLeast(2, exact)}, GPU, True),
-    ("library", {"search": DRAFT_ONLY}, {}, True),
     ("board", {"search": INTERLEAVED}, GPU | {"compiled": False}, True),
     ("library", {"search": INTERLEAVED}, {}, True),
     ("board", {"search": INTERLEAVED}, {}, False),
@@ -72,6 +70,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("library", {"search": BEAM}, {"launches": True}, True),
     ("library", {"search": BEAM, "watched": "somebody"}, GPU, True),
     ("library", {"search": BEAM}, GPU | {"reads_trees": False}, True),
+    ("windows", {}, {"compiled": False}, True),
+    ("windows", {"search": BEAM}, {"grid": 1}, True),
+    ("board", {"search": LATTICE}, {}, True),
 ]
 # Who reads the windows of a search in the library: PyTorch where there is a reason.
 READ: list[tuple[bool, dict[str, Any], dict[str, Any]]] = [
@@ -123,7 +124,6 @@ def test_who_reads_the_windows(
     "kind",
     [
         DraftAndVerifyGenerator,
-        DraftOnlyGenerator,
         BeamGenerator,
         InterleavedGenerator,
         LatticeGenerator,

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.attention import attend_own
 from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.kernels.gpu.arguments import LARGEST, MOST_KNOWN, PRECISIONS, Signature, aligned
+from fairseq_aggdec.kernels.gpu.attention import attend_own
 from fairseq_aggdec.kernels.gpu.operators import SCHEMAS, SIGNATURES
 from fairseq_aggdec.kernels.gpu.products import Norm, normed, product
-from fairseq_aggdec.windows.grid import Sight
+from fairseq_aggdec.windows.grid import Visibility
 from tests.strict.device.bookkeeping import COMPILER, build, fused_kernels
 
 needs_compiler = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
@@ -42,6 +42,14 @@ def test_what_can_be_read_is_given_as_it_is(name: str) -> None:
     read = signature.read(given)
     assert all(one is other for one, other in zip(read, given, strict=True))
     assert len(signature.words(read)) == 8 * len(given)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_launch_is_compared_with_its_tensors(name: str) -> None:
+    """More blocks, or slots and rows where blocks share them, than there is memory for."""
+    more = {"product": "rows", "cross_attend": "slots", "logits": "slots"}.get(name, "blocks")
+    with pytest.raises(RuntimeError, match=f"the kernel {name} would go behind .* 64 numbers"):
+        SIGNATURES[name].read(arguments(name, **{more: 100_000}))
 
 
 @needs_compiler
@@ -91,8 +99,8 @@ def test_what_is_only_read_is_copied(name: str, word: str, value: Tensor) -> Non
         ("embedding", "table", HALVES.float()),
         ("embedding", "mask", HALVES.float()),
         ("embedding", "tokens", torch.zeros(4, dtype=torch.int32)),
-        ("beam_step", "sight", odd(1, 64)),
-        ("judge", "logits", HALVES.bfloat16()),
+        ("beam_step", "visibility", odd(1, 64)),
+        ("verify", "logits", HALVES.bfloat16()),
         ("largest", "types", LARGEST + 1),
         ("look", "blocks", LARGEST + 1),
         ("begin", "numbers", torch.zeros(1, 7, dtype=torch.long, device="meta")),
@@ -144,7 +152,7 @@ def test_what_was_read_before_is_not_checked_again() -> None:
             assert [one is two for one, two in zip(found, given, strict=True)].count(False) == 1
             assert checked.call_count == 1
         for rows in range(3 * MOST_KNOWN):  # it remembers so many
-            signature.read(arguments("product", rows=rows))
+            signature.read(arguments("product", high=rows))
             assert len(signature.known) <= MOST_KNOWN
         assert checked.call_count == 1 + 3 * MOST_KNOWN
         wrong = arguments("product", y=HALVES[:, ::2])
@@ -197,5 +205,5 @@ def test_no_key_is_stored_behind_the_last_place() -> None:
     at = torch.arange(62, 66)
     for few in (0, 99):
         with fused_kernels(), torch.inference_mode():
-            attend_own(torch.ones(4, 48), room[:, :63], 4, 1, Sight(at), few)
+            attend_own(torch.ones(4, 48), room[:, :63], 4, 1, Visibility(at), few)
         assert room[0, 62].all() and not room[0, 63].any()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.drafters.copy.copy_on_device import (
-    MATCHES,
     CopyBoard,
     FusedCopyBoard,
     copies_alike,
@@ -28,14 +27,23 @@ from fairseq_aggdec.drafters.slot_window import (
 from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.kernels.gpu.largest import candidates
 from fairseq_aggdec.kernels.switches import VARIABLE
-from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, Distance, TopBeta, exact
+from fairseq_aggdec.search.acceptance import (
+    NO_DRAFT,
+    Acceptance,
+    AtLeast,
+    Distance,
+    TopBeta,
+    exact,
+    trusting,
+)
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
+from fairseq_aggdec.search.compiled.searches import MATCHES
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.judge import fused
-from fairseq_aggdec.search.judge.fused import FusedBookkeeping, written
-from fairseq_aggdec.search.judge.on_device import Bookkeeping
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
+from fairseq_aggdec.search.verification import fused
+from fairseq_aggdec.search.verification.fused import FusedBookkeeping, written
+from fairseq_aggdec.search.verification.on_device import Bookkeeping
 
 CPU = torch.device("cpu")
 PAD, EOS, UNK, FIRST = 1, 2, 3, 4
@@ -99,7 +107,8 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
     penalty = chance.choice((0.0, 0.0, 0.7, -2.0, float("inf")))
     ngrams = chance.choice((0, 0, 1, 2, 3)) if types > 9 else 0  # else nothing is left to choose
     rules = Rules(PAD, UNK, EOS, penalty, ngrams, free_end=chance.random() < 0.3)
-    alone = width > 1 and chance.random() < 0.2
+    if width > 1 and chance.random() < 0.2:
+        accept = trusting
     drafter = DeviceDrafter()
     drafter.ragged, drafter.reads_features = chance.random() < 0.5, chance.random() < 0.5
     rows = len(board.owners) - chance.randint(0, len(board.owners) - 1)
@@ -121,11 +130,11 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
         books, picked = kind(rules, accept), own.rows(own.owners[:rows])
         asked.append(books.begin(own, picked, block, drafter))
         remembered = features if drafter.reads_features and features.numel() else None
-        if alone:
+        if accept is trusting:
             remembered, every = None, torch.full_like(picked.owners, width)
             asked[-1] = asked[-1]._replace(length=every)
         with mock.patch.object(operators, "PART", chance.choice((3, 64, 2048))):
-            books.end(own, picked, asked[-1], logits.clone(), remembered, alone)
+            books.end(own, picked, asked[-1], logits.clone(), remembered)
     for plain, found in zip(*asked, strict=True):
         assert (plain is None) == (found is None)
         assert plain is None or torch.equal(plain.cpu(), found.cpu()), seed
@@ -194,7 +203,7 @@ def compare_largest(seed: int, device: torch.device = CPU) -> None:
     dtype = chance.choice((torch.float32, torch.float16, torch.bfloat16))
     x = random_logits(chance, rows, types).to(device, dtype)
     places = x.new_empty(rows, dtype=torch.int64)
-    operators.operators().largest(*x.shape, operators.PRECISIONS[dtype], x, places)
+    operators.ops().largest(*x.shape, operators.PRECISIONS[dtype], x, places)
     assert torch.equal(places.cpu(), x.float().cpu().max(-1).indices), seed
     kept = chance.randint(1, min(types, 32))
     with mock.patch.object(operators, "PART", chance.choice((3, 64, 2048))):
@@ -215,23 +224,12 @@ def test_logits_that_the_kernels_do_not_read_are_judged_by_operators() -> None:
     assert board.tokens[0, :2].tolist() == [EOS, 7]
 
 
-def test_kernels_are_tried_once_and_left_where_they_differ(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_taken_where_they_know_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     rules, ngrams = Rules(PAD, UNK, EOS), Rules(PAD, UNK, EOS, no_repeat_ngram_size=3)
     assert type(fused.bookkeeping(rules, exact, CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(ngrams, AtLeast(2, TopBeta(3)), CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(rules, Distance(1, 9), CPU)) is Bookkeeping
     assert operators.usable(CPU, copies_alike) and operators.usable(CPU, read_alike)
-    calls = []
-
-    def differ(device: torch.device) -> bool:
-        calls.append(device)
-        return False
-
-    for _ in range(2):
-        assert operators.against(CPU, differ) == "they differ from PyTorch's operators"
-    assert calls == [CPU] and caplog.text.count("differ") == 1
     monkeypatch.setenv(VARIABLE, "none")
     assert operators.against(CPU, copies_alike) == f"{VARIABLE}=none"
     assert type(fused.bookkeeping(rules, exact, CPU)) is Bookkeeping
@@ -251,33 +249,9 @@ def test_operators_are_defined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "_defined", functools.cache(operators._defined.__wrapped__))
     monkeypatch.setattr(operators, "_kept", [])
     monkeypatch.setattr(torch.library, "Library", Library)
-    threads = [threading.Thread(target=operators.operators) for _ in range(4)]
+    threads = [threading.Thread(target=operators.ops) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(made) == 1
-
-
-def test_kernels_that_cannot_be_tried(caplog: pytest.LogCaptureFixture) -> None:
-    """One that cannot be made is no error; one that breaks the device is."""
-    operators.try_again(everything=True)
-    with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
-        assert operators.against(CPU, copies_alike) == "no NVRTC"
-    assert "not used on cpu, only slower: copy_block: no NVRTC" in caplog.text
-    # What another batch may have room for is tried again when the next one begins.
-    short = mock.Mock(side_effect=[torch.OutOfMemoryError("CUDA out of memory"), True])
-    reasons = [operators.against(CPU, short) for _ in range(2)]
-    assert reasons == [operators.NO_MEMORY] * 2 and short.call_count == 1
-    operators.try_again()
-    assert operators.against(CPU, short) is None
-    # A kernel that read where it must not: the next thing that the GPU is asked for fails too.
-    operators.try_again(everything=True)
-    with (
-        mock.patch.object(operators, "ready", side_effect=RuntimeError("illegal address")),
-        mock.patch.object(torch, "zeros", side_effect=RuntimeError("illegal address")),
-        pytest.raises(
-            RuntimeError, match=f"copy_block.*illegal address.*: set {VARIABLE}=no-copy_block"
-        ),
-    ):
-        operators.against(CPU, copies_alike)

@@ -11,8 +11,8 @@ from fairseq_aggdec.kernels.gpu import logits
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.kernels.gpu.products import MOST_NORMED
 from fairseq_aggdec.search.acceptance import AtLeast, TopBeta, exact
-from fairseq_aggdec.search.judge.fused import FusedBookkeeping
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.verification.fused import FusedBookkeeping
 
 CPU = torch.device("cpu")
 
@@ -34,12 +34,13 @@ def compare_logits(seed: int, device: torch.device = CPU) -> None:
 
 
 @pytest.mark.parametrize("types", [1, 8, 40, 8192, 32768, 33_800, 50_264, 250_002])
-def test_parts_are_those_that_look_would_read(types: int) -> None:
+@pytest.mark.parametrize("processors", [72, 132])
+def test_parts_are_those_that_look_would_read(types: int, processors: int) -> None:
     """Whole groups of eight logits, no more than a warp has lanes, and no part is empty."""
-    groups, each = -(-types // 8), logits.groups_of_a_part(types)
+    groups, each = -(-types // 8), logits.groups_of_a_part(types, processors)
     parts = -(-groups // each)
     assert each == -(-groups // parts) and 1 <= each <= logits.MOST
-    assert parts <= logits.PROCESSORS * -(-groups // (logits.PROCESSORS * logits.MOST))
+    assert parts <= processors * -(-groups // (processors * logits.MOST))
 
 
 def test_parts_are_looked_at_where_no_rule_needs_more() -> None:

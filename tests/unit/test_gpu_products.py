@@ -24,6 +24,8 @@ def compare_products(seed: int, device: torch.device = CPU) -> None:
     dtype, choice = chance.choice([*PRECISIONS]), chance.randrange(32)
     each = 16 // dtype.itemsize  # numbers that are read at once
     most = products.MOST_NORMED[dtype] // each
+    if not choice & 2:
+        most *= 4  # those of a feed-forward network
     inputs = each * chance.choice((1, 4, 5, 16, chance.randint(1, 40), chance.randint(1, most)))
     outputs = chance.choice((1, 8, 12, chance.randint(1, 40), chance.choice((40, 1544))))
     size = chance.choice((1, 3, 8, 9, 16, 17, 32, 33)), inputs, outputs

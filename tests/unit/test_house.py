@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import fairseq_aggdec.cli.doctor  # noqa: F401  (registers every kernel)
+from fairseq_aggdec.cli.main import TOOLS
+from fairseq_aggdec.kernels import gpu
 from fairseq_aggdec.methods.options.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
+NAMES_OF_TOOLS = {name.replace("-", "_") for name in TOOLS}
 MODULES = sorted((ROOT / "fairseq_aggdec").rglob("*.py"))
 
 
@@ -41,9 +45,11 @@ def test_no_file_is_too_long(folder: str) -> None:
 
 # Lower rooms first. A module imports from its own room and from rooms before it, never from one behind it.
 ROOMS = [
+    "startup",
+    "stored",
     "kernels",
-    "kernels/gpu",
     "windows",
+    "kernels/gpu",
     "data",
     "models",
     "engine/plain",
@@ -66,7 +72,6 @@ ROOMS = [
     "criterions",
     "tasks",
     "pipelines",
-    "registration",
     "api",
     "jobs",
     "bulk",
@@ -77,21 +82,10 @@ ROOMS = [
     "bench",
     "report",
     "serve",
+    "cli/parsers",
     "cli",
 ]
-GROUND = [
-    "version",
-    "waiting",
-    "installing",
-    "stored_options",
-    "stored_data",
-    "compat",
-    "one_copy",
-    "checkpoints",
-    "hub",
-    "deferred",
-    "after_fairseq",
-]  # modules beside the rooms
+GROUND = ["version"]  # beside the rooms
 DOORS = "__init__", "__main__"  # what a user imports or runs; they open any room
 
 
@@ -128,20 +122,79 @@ def test_imports_only_go_down() -> None:
     assert wrong == []
 
 
+def questions() -> set[str]:
+    """What tells whether kernels of a GPU run: functions and methods there that answer with yes or no, or a reason."""
+    found = {"against", "running", "lacking", "unloaded", "fit"}
+    for path in (ROOT / "fairseq_aggdec/kernels/gpu").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or node) == "bool":
+                found.add(node.name)
+    return found - {"aligned", "write", "alike"}  # of a tensor, of a file, of a test
+
+
+def asks_kernels(path: Path) -> Iterator[str]:
+    """Questions that a module outside asks: of a module of the kernels, or of what one of them has made."""
+    asked, text = questions(), path.read_text(encoding="utf-8")
+    probes = {agree.__name__ for agree in gpu.operators.PROBES}
+    own = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in asked | probes:
+            root = ast.unparse(node.value)
+            if root.split(".")[0] == "gpu" or root.split(".")[-1] in (
+                "runs",
+                "layers",
+                "attention",
+            ):
+                yield f"{path.name}: {root}.{node.attr}"
+        if isinstance(node, ast.Name) and node.id in probes and node.id not in own:
+            yield f"{path.name}: {node.id}"
+
+
+def test_one_name_of_the_kernels_of_a_gpu() -> None:
+    """Nobody outside asks whether a kernel or PyTorch's operators run; the doctor tells it."""
+    several, asks = {}, set[str]()
+    for path in MODULES:
+        if "kernels/gpu" in path.as_posix():
+            continue
+        names = [name for name in imported(path) if name.startswith("fairseq_aggdec.kernels.gpu")]
+        if len(set(names)) > 1:
+            several[path.name] = names
+        asks |= {*asks_kernels(path)}
+    assert several == {}
+    assert {"usable", "few", "fused", "crosses", "reads_heads"} <= questions()
+    assert [one for one in sorted(asks) if not one.startswith("doctor.py: ")] == []
+    assert "doctor.py: gpu.operators.against" in asks
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kind = Own if gpu.operators.usable(device, own_probe) else Plain",
+        "if self.runs.few(len(x)): pass",
+        "fused = gpu.products.fits(layer, dtype)",
+        "attends = gpu.attention.attends_alike",
+        "same = crosses_alike(device, dtype)",
+    ],
+)
+def test_a_question_is_found(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "asking.py"
+    path.write_text(line, encoding="utf-8")
+    assert len([*asks_kernels(path)]) == 1
+
+
 def test_every_room_is_in_the_order() -> None:
     found = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in MODULES}
     assert found - {*DOORS} == {*GROUND, *ROOMS}
 
 
-@pytest.mark.parametrize(
-    "room", [*(room for room in ROOMS if room != "registration"), "kernels/source"]
-)
+@pytest.mark.parametrize("room", [*ROOMS, "kernels/source"])
 def test_no_room_is_crowded(room: str) -> None:
-    """The file of a method does not count: another method must not need another room."""
+    """Files of methods and of tools do not count: another method or tool must not need another room."""
+    own = {"methods": KINDS, **dict.fromkeys(("cli", "cli/parsers"), NAMES_OF_TOOLS)}.get(room, ())
     files = [
         path
         for path in (ROOT / "fairseq_aggdec" / room).iterdir()
-        if path.suffix in (".py", ".h", ".cpp") and not (room == "methods" and path.stem in KINDS)
+        if path.suffix in (".py", ".h", ".cpp") and path.stem not in own
     ]
     assert len(files) <= 14, f"{room} has {len(files)} files"
 

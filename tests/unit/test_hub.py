@@ -11,7 +11,8 @@ import torch
 from fairseq.models.transformer import TransformerModel
 
 import fairseq_aggdec
-from fairseq_aggdec.hub import ANNOUNCES, watch_hub
+from fairseq_aggdec.pipelines.takeover import is_enabled
+from fairseq_aggdec.startup.hub import ANNOUNCES, watch_hub
 
 SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
 SENTENCE, CORRECTED = "Я знаю що ти тут .", "Я знаю , що ти тут ."
@@ -46,7 +47,7 @@ def test_what_was_dropped_is_said_each_time(caplog: pytest.LogCaptureFixture) ->
     for _ in range(2):
         caplog.clear()
         model = hub(task=NAME, decoding="iad", **OURS)
-        (said,) = (r.getMessage() for r in caplog.records if r.name == "fairseq_aggdec.hub")
+        (said,) = (r.getMessage() for r in caplog.records if r.name == "fairseq_aggdec.startup.hub")
         assert "decodes with --decoding beam" in said and "adopt" in said
     fairseq_aggdec.adopt(model, decoding="iad")
     assert model.translate([SENTENCE], beam=1) == [CORRECTED]
@@ -60,11 +61,11 @@ def test_who_does_not_ask_for_us_is_not_told(
     state["cfg"]["common"]["user_dir"] = None  # it was trained with ours
     torch.save(state, tmp_path / "checkpoint.pt")
     hub(tmp_path)
-    assert not [record for record in caplog.records if record.name == "fairseq_aggdec.hub"]
+    assert not [record for record in caplog.records if record.name == "fairseq_aggdec.startup.hub"]
 
 
 def test_the_log_is_no_fuller_than_before(caplog: pytest.LogCaptureFixture) -> None:
-    watch_hub()  # a second time
+    watch_hub(is_enabled)  # a second time
     announcing = logging.getLogger(ANNOUNCES)
     assert len(announcing.filters) == 1
     with caplog.at_level(logging.WARNING, logger="fairseq"):

@@ -29,7 +29,7 @@ ORDERS = {
     "fairseq first": "import fairseq; import fairseq_aggdec",
     "user-dir": USER_DIR,
     "user-dir after ours": f"import fairseq_aggdec\n{USER_DIR}",
-    "modules before fairseq": "import fairseq_aggdec.checkpoints, fairseq_aggdec.models.slot_chain",
+    "modules before fairseq": "import fairseq_aggdec.stored.checkpoints, fairseq_aggdec.models.slot_chain",
     "a room that imports fairseq": "import fairseq_aggdec.lattice.candidates",
     "a tool": "import fairseq_aggdec.distill.average_checkpoints",
     "by hand": "import fairseq_aggdec; fairseq_aggdec.register()",
@@ -69,15 +69,54 @@ OTHERS = ("lattice", "search.interleaved", "drafters.nar", "drafters.trees")
 OTHERS += ("search.ahead", "report", "api", "bench", "cli")
 
 
-def test_help_needs_no_extra() -> None:
+def test_helps_and_wrong_options_load_neither_pytorch_nor_fairseq() -> None:
+    """A help of every tool fits two screens, and a wrong option is refused, before anything heavy is imported."""
     run(
-        "import sys\n"
-        "for name in ('matplotlib', 'jinja2', 'uvicorn', 'starlette'): sys.modules[name] = None\n"
+        "import contextlib, io, sys\n"
         "from fairseq_aggdec.cli import main\n"
-        "for tool in ('trace', 'bench', 'serve'):\n"
-        "    try: status = main.run_tool(tool, ['--help'])\n"
-        "    except SystemExit as end: status = end.code\n"
-        "    assert not status, tool"
+        "for tool in main.TOOLS:\n"
+        "    shown, refused = io.StringIO(), io.StringIO()\n"
+        "    with contextlib.redirect_stdout(shown): assert not main.run_tool(tool, ['--help']), tool\n"
+        "    lines = shown.getvalue().splitlines()\n"
+        "    assert lines[0].startswith(f'usage: aggdec {tool} ') and len(lines) < 70, (tool, lines)\n"
+        "    with contextlib.redirect_stderr(refused):\n"
+        "        wrong = '--max-length-ratio' if tool == 'distill' else '--limit'\n"
+        "        assert main.run_tool(tool, [wrong, 'x']) == 2, tool\n"
+        "    assert refused.getvalue().startswith(f'aggdec {tool}: error: '), refused.getvalue()\n"
+        "heavy = {'torch', 'fairseq', 'numpy', 'omegaconf', 'transformers', 'starlette', 'matplotlib'}\n"
+        "assert heavy.isdisjoint(sys.modules), heavy & sys.modules.keys()",
+        python=sys.executable,
+    )
+
+
+WRONG_FILES = {
+    "doctor": "none.pt",
+    "pack": "none.pt README.md packed",
+    "serve": "none.pt",
+    "convert": "none converted",
+    "train-drafter": "docs --path none.pt",
+    "upgrade-checkpoint": "none.pt upgraded.pt",
+    "average-checkpoints": "--output mean.pt none.pt",
+    **dict.fromkeys(("audit", "bench", "distill", "trace"), "data --output x --path none.pt"),
+}
+
+
+def test_files_that_are_not_there_are_refused_before_pytorch_is_loaded() -> None:
+    """So are models of Hugging Face, and outputs that are there already."""
+    more = [("pack", "README.md docs docs"), ("doctor", "owner/model"), ("doctor", "docs")]
+    wrong = [*WRONG_FILES.items(), *more]
+    run(
+        "import contextlib, io, sys\n"
+        "from fairseq_aggdec.cli import main\n"
+        f"for tool, given in {wrong!r}:\n"
+        "    refused = io.StringIO()\n"
+        "    given = given.split() if tool != 'trace' else given.split()[3:]\n"
+        "    with contextlib.redirect_stderr(refused): assert main.run_tool(tool, given) == 2, tool\n"
+        "    said = refused.getvalue()\n"
+        "    known = 'not exist', 'there is no none', 'exists: name', 'Hugging Face', '--path is missing'\n"
+        "    assert said.count('\\n') == 1 and any(words in said for words in known), said\n"
+        "assert {'torch', 'fairseq', 'numpy', 'omegaconf'}.isdisjoint(sys.modules)",
+        python=sys.executable,
     )
 
 
@@ -94,7 +133,8 @@ def test_a_user_dir_loads_nothing_that_decodes() -> None:
 
 def test_decoding_loads_nothing_of_other_methods() -> None:
     run(
-        "import sys; from fairseq_aggdec import registration; from fairseq_aggdec.methods.table import method_of\n"
+        "import sys\nfrom fairseq_aggdec.pipelines import registration\n"
+        "from fairseq_aggdec.methods.table import method_of\n"
         "for decoding in ('beam', 'iad', 'greedy'): method_of(decoding)\n"
         f"others = tuple('fairseq_aggdec.' + room for room in {OTHERS!r})\n"
         "loaded = [name for name in sys.modules if name.startswith(others)]\n"
@@ -128,10 +168,11 @@ def test_a_room_can_be_imported_first(module: str) -> None:
 
 def test_a_fairseq_that_does_not_fit_is_named() -> None:
     run(
-        "import fairseq\n"
+        "import fairseq, fairseq.search, pytest\n"
         "fairseq.__version__ = '0.1'\n"
-        "import pytest\n"
-        "with pytest.raises(ImportError, match='is version 0.1. fairseq_aggdec needs fairseq-fixed'):\n"
+        "del fairseq.search.LengthConstrainedBeamSearch\n"
+        "needed = 'version 0.1, has no fairseq.search.LengthConstrainedBeamSearch, which the searches'\n"
+        "with pytest.raises(ImportError, match=needed):\n"
         "    import fairseq_aggdec\n"
     )
 

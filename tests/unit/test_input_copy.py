@@ -18,6 +18,7 @@ from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
     symbol_map,
 )
+from fairseq_aggdec.engine.precision import EXACT
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES
 from tests.reference.copying import CopyText
@@ -151,7 +152,7 @@ def test_texts_are_the_sources_in_words_of_the_target(
     rows = [torch.tensor([*row, EOS]) for row in (source, [D] * 7)]
     tokens = data_utils.collate_tokens(rows, PAD, EOS, left_pad=left_pad)
     state = DecodeState([Row(i, [EOS], end=50, floor=1) for i in (0, 1)], EOS, tokens.device)
-    unused: Any = SimpleNamespace(compiled=False)
+    unused: Any = SimpleNamespace(compiled=False, precision=EXACT)
     drafter.start({"net_input": {"src_tokens": tokens}}, unused, state)
     assert drafter.copies().texts[0] == [EOS, *text]
 
@@ -177,7 +178,7 @@ def test_dictionaries_may_number_their_special_symbols_differently() -> None:
             dictionary.add_symbol(letter)
     drafter = InputCopyDrafter(source, target, "unique")
     state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
-    unused: Any = SimpleNamespace(compiled=False)
+    unused: Any = SimpleNamespace(compiled=False, precision=EXACT)
     row = [[PAD, source.index("a"), source.index("b"), EOS]]
     drafter.start({"net_input": {"src_tokens": torch.tensor(row)}}, unused, state)
     assert drafter.copies().texts == [[target.eos(), target.index("a"), target.index("b")]]
@@ -189,7 +190,7 @@ def test_where_nothing_is_copied_the_text_is_not_even_read(
     drafter = InputCopyDrafter(LETTERS, LETTERS, "unique")
     drafter.draft_length.total.add(0.0, 1e6)
     sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
-    unused: Any = SimpleNamespace(compiled=False)
+    unused: Any = SimpleNamespace(compiled=False, precision=EXACT)
     state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
     with monkeypatch.context() as patched:
         patched.setattr(drafter, "copied", None)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.int8 import Int8Linear, PlainProduct, linear, row_levels
 from fairseq_aggdec.engine.linear import FastLinear
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.engine.slot_attention import attend_alone
 from fairseq_aggdec.kernels.library import in_levels, kernels
 from fairseq_aggdec.kernels.switches import VARIABLE
 

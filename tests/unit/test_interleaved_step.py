@@ -159,8 +159,10 @@ def interleaved_case(seed: int) -> None:
         unk=UNK,
         beam_size=chance.randint(1, 5),
         unk_penalty=chance.choice((0.0, 0.0, 1.5, -1.0, math.inf)),
+        no_repeat_ngram_size=0,
     )
     limits = random_limits(chance, rows)
+    options.match_source_len = limits.exact
     ends = chance.random() < 0.3, chance.random() < 0.3
     model = Slots(chance, types, geometry, rows)
     rules = Rules(PAD, UNK, EOS, options.unk_penalty, free_end=limits.exact)

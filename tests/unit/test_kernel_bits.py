@@ -133,9 +133,9 @@ class Erring:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.right, name)
 
-    def aggdec_product(self, p: int, x: int, rows: int, y: int, threads: int) -> None:
-        self.right.aggdec_product(p, x, rows, y, threads)
-        if rows > 4:
+    def aggdec_multiply(self, p: int, x: int, given: int, y: int, room: int, threads: int) -> None:
+        self.right.aggdec_multiply(p, x, given, y, room, threads)
+        if room > 4 * 70:
             library.ctypes.c_float.from_address(y).value += 1e-5
 
 

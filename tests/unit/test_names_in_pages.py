@@ -17,7 +17,8 @@ from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import options as options_of
 from fairseq_aggdec.bulk import command as translate_file
-from fairseq_aggdec.cli.main import TOOLS, module_of
+from fairseq_aggdec.cli.main import TOOLS
+from fairseq_aggdec.cli.parsers import parser_of
 from tests.unit.test_printed_commands import FAIRSEQ, OWN, PAGES, ROOT, of_fairseq
 
 TEXTS = {
@@ -26,6 +27,7 @@ TEXTS = {
 }
 # Options of programs that are not ours.
 FOREIGN = {
+    "docker": {"--health-cmd", "--health-start-period", "--user"},
     "pip": {"--extra-index-url"},
     "setup.py": {"--inplace"},
     "Slurm": {"--array", "--gpus", "--gpus-per-task", "--ntasks", "--requeue", "--wrap"},
@@ -47,11 +49,7 @@ def known_options() -> frozenset[str]:
     found |= set(fairseq_options.get_preprocessing_parser()._option_string_actions)
     found |= set(translate_file.build_parser()._option_string_actions)
     for name in TOOLS:
-        module = importlib.import_module(module_of(name))
-        if hasattr(module, "build_parser"):
-            found |= set(module.build_parser()._option_string_actions)
-        else:
-            found |= set(added(Path(str(module.__file__))))
+        found |= set(parser_of(name)._option_string_actions)
     for task in TASK_REGISTRY.values():
         found |= {word for action in options_of(task) for word in action.option_strings}
     paths = [path for pattern in SCRIPTS for path in ROOT.glob(pattern)]

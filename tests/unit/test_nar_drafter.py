@@ -11,8 +11,8 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.shared.loading import load_drafter, load_verifier
+from fairseq_aggdec.stored.loading import CheckpointError, load_checkpoint
 from tests.support import SIZES, make_batch, make_dictionary, make_model, make_task, random_sources
 
 PAD, UNK, EOS = 1, 3, 2
@@ -378,7 +378,6 @@ def test_an_encoder_that_does_not_fit(tmp_path: Path) -> None:
         ("nar_drafter", (3, 256, 1024, 4)),
         ("nar_drafter_base", (6, 512, 2048, 8)),
         ("nar_drafter_big", (6, 1024, 4096, 16)),
-        ("nar_drafter_bart_base", (6, 768, 3072, 12)),
     ],
 )
 def test_sizes_of_the_architectures(arch: str, sizes: tuple[int, ...]) -> None:

@@ -18,10 +18,10 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_aggdec.kernels.gpu import cubins, dependent, launching, nvrtc, operators
+from fairseq_aggdec.kernels.gpu import dependent, launching, nvrtc, operators, proof
+from fairseq_aggdec.kernels.gpu.largest import finds_alike
 from fairseq_aggdec.kernels.switches import VARIABLE
-from tests.strict.device.bookkeeping import COMPILER, build, fused_kernels
-from tests.strict.device.strict_device import DEVICE, strict_device
+from tests.strict.device.bookkeeping import COMPILER, build
 
 
 def compilers() -> list[str]:
@@ -261,18 +261,6 @@ def test_kernels_begin_early_behind_our_own_alone() -> None:
     assert driver.early == []
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-def test_captured_launches_are_tried_before_others() -> None:
-    with strict_device():
-        for links in (1, 4):
-            chain = dependent.Chain(DEVICE, links)
-            replay = chain.captured(early=True)
-            chain.rooms.copy_(chain.table.to(DEVICE))
-            assert not chain.right()
-            replay()
-            assert chain.right()
-
-
 def test_what_dependent_launches_need(monkeypatch: pytest.MonkeyPatch) -> None:
     device, driver = torch.device("cuda", 0), mock.Mock(["cuLaunchKernelEx"])
     assert launching.lacking(device) == "they are for a GPU"
@@ -285,19 +273,21 @@ def test_what_dependent_launches_need(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launching.lacking(device) is None
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
-def test_a_driver_that_refuses_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cpu")
-    with fused_kernels():
-        assert operators.against(device, dependent.begins_early) is None
-        for right, said in ((False, "they differ"), (RuntimeError("error 801"), "error 801")):
-            operators.try_again(everything=True)
-            given = mock.Mock(side_effect=[right])
-            with mock.patch.object(dependent.Chain, "right", given):
-                assert said in str(operators.against(device, dependent.begins_early))
-        operators.try_again(everything=True)
-        with mock.patch.object(launching, "lacking", lambda device: "a newer driver"):
-            assert operators.against(device, dependent.begins_early) == "a newer driver"
+@pytest.mark.parametrize("problem", [OSError("no NVRTC"), RuntimeError("error 209")])
+def test_kernels_that_cannot_be_loaded(
+    problem: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PyTorch's operators go on, also where the kernels are forced."""
+    device = torch.device("cuda", 3)
+    with (
+        mock.patch.object(operators, "module", side_effect=problem),
+        mock.patch.object(operators, "_unproven", lambda *_: None),
+    ):
+        for _ in range(2):
+            assert operators.against(device, dependent.begins_early) is None  # it has no source
+            assert operators.against(device, finds_alike) == str(problem)
+    operators.forget()
+    assert caplog.text.count(f"not used on cuda:3, only slower: largest: {problem}") == 1
 
 
 def test_a_gpu_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,20 +308,23 @@ def test_machine_code_is_kept_for_the_next_process(empty_cache: Path) -> None:
         made.append(len(made))
         return b"code %d" % made[-1]
 
-    assert [cubins.kept((9, "sm_90"), code) for _ in range(2)] == [b"code 0"] * 2
-    assert cubins.kept((9, "sm_80"), code) == b"code 1"
+    assert [nvrtc.kept((9, "sm_90"), code) for _ in range(2)] == [b"code 0"] * 2
+    assert nvrtc.kept((9, "sm_80"), code) == b"code 1"
     assert empty_cache.stat().st_mode & 0o777 == 0o700 and len([*empty_cache.iterdir()]) == 2
     for spoilt in (b"", b"code 0", bytes(40)):  # cut off, or of another kind
         for path in empty_cache.iterdir():
             path.write_bytes(spoilt)
         made.clear()
-        assert cubins.kept((9, "sm_90"), code) == b"code 0"
-        assert cubins.kept((9, "sm_90"), lambda: b"") == b"code 0"
+        assert nvrtc.kept((9, "sm_90"), code) == b"code 0"
+        assert nvrtc.kept((9, "sm_90"), lambda: b"") == b"code 0"
 
 
 @pytest.mark.parametrize("spoilt", ["others write", "a file", "no home"])
 def test_where_no_machine_code_can_be_kept(
-    spoilt: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+    spoilt: str,
+    empty_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     empty_cache.parent.mkdir()
     if spoilt == "others write":
@@ -342,8 +335,20 @@ def test_where_no_machine_code_can_be_kept(
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     made = iter((b"1", b"2"))
-    assert [cubins.kept((), lambda: next(made)) for _ in range(2)] == [b"1", b"2"]
+    nvrtc._say_once.cache_clear()
+    caplog.set_level(logging.INFO)
+    assert [nvrtc.kept((), lambda: next(made)) for _ in range(2)] == [b"1", b"2"]
     assert not empty_cache.is_dir() or not [*empty_cache.iterdir()]
+    assert caplog.text.count("compiled again in every process, some seconds: XDG_CACHE_HOME") == 1
+
+
+def test_the_drivers_errors_in_words() -> None:
+    driver = mock.Mock(cuModuleLoadData=mock.Mock(return_value=209), other=lambda: 1)
+    own = mock.Mock(driver=driver)
+    with pytest.raises(RuntimeError, match=r"cuModuleLoadData: .* 209 \(the driver is too old"):
+        launching.Launcher.call(own, "cuModuleLoadData")
+    with pytest.raises(RuntimeError, match=r"other: CUDA driver error 1$"):
+        launching.Launcher.call(own, "other")
 
 
 def test_what_every_loop_launches_is_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,6 +363,7 @@ def test_what_every_loop_launches_is_compiled_side_by_side(monkeypatch: pytest.M
         mock.patch.object(nvrtc, "architectures", lambda compiler: [90]),
         mock.patch.object(nvrtc, "compiled", compiled),
         mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
+        mock.patch.object(proof, "against", lambda *_: None),
     ):
         operators.compile_ahead(device, torch.bfloat16)
         found = nvrtc.compiling(device, "attention", "-DPRECISION=2").result(60)

@@ -13,10 +13,11 @@ import torch
 from fairseq import checkpoint_utils
 from torch import nn
 
-from fairseq_aggdec import compat, from_pretrained
+from fairseq_aggdec import from_pretrained
 from fairseq_aggdec.kernels import mapped
 from fairseq_aggdec.kernels.library import Product, kernels
-from fairseq_aggdec.one_copy import OneCopy, adopt
+from fairseq_aggdec.stored import loading
+from fairseq_aggdec.stored.one_copy import OneCopy, adopt
 from scripts import random_models
 from tests.support import make_dictionary
 
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def files_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "MAPPED_FROM", 0)
+    monkeypatch.setattr(loading, "MAPPED_FROM", 0)
 
 
 def half(state: State) -> None:
@@ -161,7 +162,7 @@ def test_a_small_file_may_be_saved_to_while_its_model_lives(
     monkeypatch.undo()
     model = tmp_path / "model.pt"
     shutil.copy(folder / "model.pt", model)
-    state = compat.load_checkpoint(str(model))
+    state = loading.load_checkpoint(str(model))
     before = {name: x.clone() for name, x in state["model"].items()}
     torch.save({"model": state["model"]}, model)
     assert all(torch.equal(state["model"][name], x) for name, x in before.items())

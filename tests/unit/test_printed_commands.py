@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,7 +19,8 @@ from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import options as options_of
 from fairseq_aggdec.bulk import command as translate_file
-from fairseq_aggdec.cli.main import TOOLS, module_of
+from fairseq_aggdec.cli.main import TOOLS
+from fairseq_aggdec.cli.parsers import DECODING, parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,7 +30,7 @@ FAIRSEQ = {
     "train": lambda: options.get_training_parser(),
     "validate": lambda: options.get_validation_parser(),
 }
-OWN = {"--debug", "--help", "--user-dir", "--version"}
+OWN = {"--completion", "--debug", "--help", "--help-all", "--user-dir", "--version"}
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -76,12 +76,8 @@ def known(words: list[str]) -> frozenset[str]:
     if words[1].startswith("--"):
         return frozenset(OWN)
     assert words[1] in TOOLS, words
-    module = importlib.import_module(module_of(words[1]))
-    if words[1] == "lattice-tables":  # the pages name its data only
-        return frozenset()
-    if words[1] in ("average-checkpoints", "serve", "train-drafter", "upgrade-checkpoint"):
-        return frozenset(module.build_parser()._option_string_actions)
-    return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
+    own = frozenset(parser_of(words[1])._option_string_actions)
+    return of_fairseq("generate") | own if words[1] in DECODING else own
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

@@ -27,9 +27,12 @@ EOS = 2
 
 @pytest.mark.parametrize("chained", [True, False])
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize(("nodes", "fixed_cost"), [(1, math.inf), (12, math.inf), (64, 5.0)])
+@pytest.mark.parametrize(
+    ("nodes", "fixed_cost", "trust"),
+    [(1, math.inf, 1.0), (12, math.inf, 1.0), (64, 5.0, 1.0), (64, 5.0, 0.3)],
+)
 def test_compiled_trees_are_the_same(
-    chained: bool, int8: bool, nodes: int, fixed_cost: float
+    chained: bool, int8: bool, nodes: int, fixed_cost: float, trust: float
 ) -> None:
     task = make_task()
     for seed in range(4):
@@ -50,9 +53,11 @@ def test_compiled_trees_are_the_same(
             tokens = best.indices
             scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
         found = candidates(tokens, scores)
-        trees = compiled_trees(compiled, features, TreeRequest(last, room, nodes, EOS, fixed_cost))
+        trees = compiled_trees(
+            compiled, features, TreeRequest(last, room, nodes, EOS, fixed_cost, trust=trust)
+        )
         for row, tree in enumerate(trees):
-            expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
+            expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost, trust=trust)
             assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
             assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
 

@@ -15,6 +15,9 @@ from omegaconf import OmegaConf
 from tests.cli.commands import PLUGIN
 
 TRAIN = ["data", "--arch", "transformer", "--optimizer", "adam", "--lr-scheduler", "inverse_sqrt"]
+pytestmark = pytest.mark.skipif(
+    not hasattr(hydra, "compose"), reason="hydra < 1.1 composes as it is"
+)
 COMMANDS: list[tuple[Any, list[str]]] = [
     (options.get_generation_parser, ["a b", "--path", "n='x'=1", *PLUGIN, "--decoding", "iad"]),
     (options.get_training_parser, [*TRAIN, "--lr", "0.1", "--adam-betas", "(0.9, 0.99)"]),

@@ -16,7 +16,8 @@ from fairseq import options
 from fairseq_aggdec.api.session import generation_parser
 from fairseq_aggdec.bench import command_line
 from fairseq_aggdec.cli import bench
-from fairseq_aggdec.cli.main import module_of
+from fairseq_aggdec.cli.main import TOOLS, module_of
+from fairseq_aggdec.cli.parsers import parser_of
 from fairseq_aggdec.methods.options.reading import read_settings
 from tests.unit.test_printed_commands import of_fairseq
 
@@ -58,6 +59,9 @@ def commands(file: Path) -> Iterator[list[str]]:
 @cache
 def of_module(module: str) -> frozenset[str] | None:
     """Options of a tool; None: it has no parser to ask."""
+    tool = module.rpartition(".")[2].replace("_", "-")
+    if module == module_of(tool) and tool in TOOLS:
+        return frozenset(parser_of(tool)._option_string_actions) | of_fairseq("generate")
     found = importlib.import_module(module)
     if not hasattr(found, "build_parser"):
         return None

@@ -22,10 +22,10 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
 from fairseq.models.transformer import TransformerModel
 from omegaconf import OmegaConf
 
-from fairseq_aggdec import after_fairseq, installing
 from fairseq_aggdec.cli import main, refusals, serve
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.refusing import refuse_unsupported
+from fairseq_aggdec.startup import after_fairseq, installing
+from fairseq_aggdec.stored.loading import CheckpointError, load_checkpoint
 
 
 def ended(action: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -177,7 +177,7 @@ def test_advice_without_metadata_is_the_name(monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             serve.main,
-            ["m.pt", "data"],
+            ["owner/model"],
             "uvicorn",
             "aggdec serve needs uvicorn, of the extra `serve`",
         ),

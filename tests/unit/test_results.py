@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.results import (
     cell,
@@ -21,6 +20,7 @@ from fairseq_aggdec.records.results import (
     write_table,
     write_text,
 )
+from fairseq_aggdec.stored.loading import CheckpointError
 
 LIMIT = 2000  # bytes
 

@@ -281,6 +281,15 @@ def test_a_wide_beam_has_few_sentences_in_a_batch() -> None:
         assert answer.json() == {"error": "beam=9: this service has a beam of at most 8"}
 
 
+def test_prefixes_of_their_own_share_batches(client: httpx.Client, gate: Gate) -> None:
+    prefixes = ["w3", "", "w4 w5", "w6"]
+    expected = gate.generate(SENTENCES[:4], prefix=prefixes)
+    gate.seen.clear()
+    answer = client.post("/generate", json={"sentences": SENTENCES[:4], "prefix": prefixes})
+    found = [ranked[0]["text"] for ranked in answer.json()["hypotheses"]]
+    assert found == [ranked[0].text for ranked in expected] and gate.seen == [SENTENCES[:4]]
+
+
 def test_a_full_queue_says_so(client: httpx.Client, gate: Gate) -> None:
     with ThreadPoolExecutor(2) as pool, gate.closed():
         ask = {"q": SENTENCES[:1], **PAIR}
@@ -325,6 +334,23 @@ def test_an_answer_that_takes_too_long(translator: Translator, gate: Gate) -> No
             "POST", "/generate", json={"sentences": SENTENCES[1], "stream": True}
         ) as events:
             assert events.read() == b'event: error\ndata: {"error": "no answer within 0.2 s"}\n\n'
+
+
+def test_a_sentence_is_tokenised_once(
+    client: httpx.Client, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its size is looked at: what is decoded or scored are these tokens."""
+    right, read = translator.tokens, list[str]()
+
+    def noted(text: str, *languages: Any) -> Any:
+        read.append(text)
+        return right(text, *languages)
+
+    monkeypatch.setattr(translator, "tokens", noted)
+    for more in ({}, {"targets": SENTENCES[3:6]}):
+        body = {"sentences": SENTENCES[:3], **more}
+        assert client.post("/generate", json=body).status_code == 200
+    assert read == [*SENTENCES[:3], *SENTENCES[:6]]
 
 
 def test_a_fault_is_no_one_elses(

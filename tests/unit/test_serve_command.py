@@ -9,6 +9,7 @@ import pytest
 
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.cli import serve
+from fairseq_aggdec.cli.parsers import parser_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_refusals_of_the_command(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises((SystemExit, FileNotFoundError), match=message):
-        serve.main(["none.pt", ".", *arguments])
+        serve.main(["." if arguments else "none.pt", ".", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_arguments_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.args").write_text(
         "model.pt data-bin\n\n--beam 4  # fewer\n--option 'spm=my model'\n"
     )
-    args = serve.build_parser().parse_args([f"@{tmp_path}/my.args", "--port", "0"])
+    args = parser_of("serve").parse_args([f"@{tmp_path}/my.args", "--port", "0"])
     assert (args.model, args.data, args.beam, args.port) == ("model.pt", "data-bin", 4, 0)
     assert args.option == ["spm=my model"]
 

@@ -17,7 +17,7 @@ from fairseq_aggdec.serve.limits import RequestLimits, ServiceSettings, Size, la
 from tests.serving import SENTENCES, Gate, live, tiny
 from tests.unit.test_serve import until
 
-OWN = tiny().own  # beam 5, max_len_b 200; 40 types
+OWN = tiny().loaded  # beam 5, max_len_b 200; 40 types
 
 
 def limits(**settings: Any) -> RequestLimits:

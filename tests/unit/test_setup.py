@@ -1,11 +1,10 @@
-"""What scripts/setup.sh takes, and what setup.py refuses before anything is compiled."""
+"""What scripts/setup.sh takes, and what setup.py asks for."""
 
 from __future__ import annotations
 
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import setuptools
+from packaging.requirements import Requirement
 
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.sh"
 TEXT = SETUP.read_text(encoding="utf-8")
@@ -56,24 +56,20 @@ def test_kernels_of_a_checkout(machine: str, line: str, libraries: str, tmp_path
     assert done.stdout.rstrip("\n") == libraries, done.stderr
 
 
-def test_long_parts_are_told(tmp_path: Path) -> None:
-    lines = (
-        "Collecting torch==2.13.0+cpu\n  Downloading torch.whl\nCollecting torch==2.13.0+cpu (from x)\n"
-        "  Building wheel for fairseq-fixed (pyproject.toml): started\n"
-        "  Building wheel for fairseq-fixed (pyproject.toml): still running...\n"
-        "  Building editable for fairseq_aggdec (pyproject.toml): started\n"
-        "Installing collected packages: torch\n"
-    )
+def test_parts_are_told_and_a_failure_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
     done = subprocess.run(
-        ["bash", "-c", f"{FUNCTIONS}\nLOG={log}\nprogress"],
-        input=lines,
+        [
+            "bash",
+            "-c",
+            f"{FUNCTIONS}\nLOG={log}\npart PyTorch echo said; part fairseq false || echo $?",
+        ],
         capture_output=True,
         text=True,
     )
-    told = [line.partition(" s: ")[2].partition(" (")[0] for line in done.stderr.splitlines()]
-    assert told == ["PyTorch", "compiling fairseq", "compiling the kernels", "installing packages"]
-    assert log.read_text() == lines
+    assert done.stdout == "1\n"
+    assert re.fullmatch(r"setup: \d+ s: PyTorch\n", done.stderr)
+    assert log.read_text() == "said\n"
 
 
 @pytest.mark.parametrize(
@@ -116,17 +112,19 @@ def test_choice(configured: str, theirs: str, torch: str, index: bool, tmp_path:
     [
         (["3.13", "3.12"], "", "python3.12"),
         (["3.13", "3.14"], "", "python3.13"),
+        (["3.10", "3.13"], "", "python3.13"),
+        (["3.9", "3.10"], "", "python3.10"),
         (["3.12", "3.13"], "python3.13", "python3.13"),
         (
             ["3.14"],
             "python3.14",
-            "setup: error: needs Python 3.11, 3.12 or 3.13 with venv, tried python3.14 and found 3.14; "
+            "setup: error: needs Python 3.10 to 3.13 with venv, tried python3.14 and found 3.14; "
             "name one in BASE_PYTHON.",
         ),
         (
             [],
             "python3.12",
-            "setup: error: needs Python 3.11, 3.12 or 3.13 with venv, tried python3.12; name one in BASE_PYTHON.",
+            "setup: error: needs Python 3.10 to 3.13 with venv, tried python3.12; name one in BASE_PYTHON.",
         ),
     ],
 )
@@ -155,61 +153,24 @@ def installation(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return runpy.run_path("setup.py")
 
 
-@pytest.mark.parametrize(
-    ("python", "machine", "compiler", "fairseq", "said"),
-    [
-        ((3, 12), "x86_64", False, False, None),
-        (
-            (3, 12),
-            "aarch64",
-            False,
-            False,
-            "for Python 3.12 on this machine, .* a C\\+\\+ compiler",
-        ),
-        ((3, 11), "x86_64", False, False, "for Python 3.11 on this machine, .* a C\\+\\+ compiler"),
-        ((3, 13), "x86_64", True, False, "for Python 3.13 on this machine, .* Python's headers"),
-        ((3, 13), "x86_64", False, True, None),
-    ],
-)
-def test_without_a_compiler(
-    python: tuple[int, int],
-    machine: str,
-    compiler: bool,
-    fairseq: bool,
-    said: str | None,
-    installation: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """One sentence, before pip builds fairseq-fixed; nothing where there is a wheel or fairseq-fixed already."""
-    place = tmp_path if not fairseq else Path(pytest.__file__).parents[1]
-    monkeypatch.setitem(installation["installed"].__globals__, "site_folders", lambda: [str(place)])
-    monkeypatch.setattr(sys, "version_info", (*python, 0))
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++" if compiler else None)
-    if said is None:
-        installation["refuse_what_cannot_be_built"]()
-        return
-    with pytest.raises(SystemExit, match=said) as end:
-        installation["refuse_what_cannot_be_built"]()
-    assert str(end.value).strip().count("\n") == 0
-
-
-def test_another_fairseq_is_not_overwritten(
-    installation: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "fairseq-0.12.2.dist-info").mkdir()
-    (tmp_path / "fairseq-0.12.2.dist-info" / "METADATA").write_text(
-        "Name: fairseq\nVersion: 0.12.2\n"
-    )
-    monkeypatch.setitem(
-        installation["installed"].__globals__, "site_folders", lambda: [str(tmp_path)]
-    )
-    with pytest.raises(SystemExit, match=r"NOT installed.\s.* \(0.12.2 in "):
-        installation["refuse_to_overwrite_fairseq"]()
-    monkeypatch.setenv(installation["OVERWRITE"], "1")
-    installation["refuse_to_overwrite_fairseq"]()
+def test_no_fairseq_is_forced(installation: dict[str, Any]) -> None:
+    """One that is there stays as it is; the extra brings exactly one, on every Python and machine."""
+    assert not [one for one in installation["REQUIREMENTS"] if "fairseq" in one]
+    brought = [Requirement(one) for one in installation["EXTRAS"]["fairseq"]]
+    for python, machine, name in (
+        ("3.10", "x86_64", "fairseq-fixed"),
+        ("3.11", "x86_64", "ve-fairseq"),
+        ("3.12", "x86_64", "ve-fairseq"),
+        ("3.12", "aarch64", "fairseq-fixed"),
+        ("3.13", "x86_64", "fairseq-fixed"),
+    ):
+        where = {
+            "python_version": python,
+            "platform_machine": machine,
+            "sys_platform": "linux",
+        }
+        found = [one.name for one in brought if one.marker and one.marker.evaluate(where)]
+        assert found == [name]
 
 
 def test_every_file_of_tests_has_one_level() -> None:

@@ -13,13 +13,14 @@ import fairseq
 import numpy
 import pytest
 import torch
+from fairseq.logging.meters import AverageMeter
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.tasks import TASK_REGISTRY
-from omegaconf import OmegaConf
 
-from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.pipelines import takeover
-from fairseq_aggdec.stored_options import EVALUATED, check_names, check_options, option, runs_code
+from fairseq_aggdec.stored import nodes
+from fairseq_aggdec.stored.loading import CheckpointError
+from fairseq_aggdec.stored.options import EVALUATED, check_names, check_options, option, runs_code
 from tests.support import make_task
 
 CODE = "[open('code-ran', 'w')]"
@@ -28,7 +29,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
 
 def configuration(content: Any, **hidden: Any) -> Any:
     """As OmegaConf; `hidden` are attributes that only a file made by hand has."""
-    made = OmegaConf.create(content, flags={"allow_objects": True})
+    made = nodes.configuration(content)
     vars(made).update(hidden)
     return made
 
@@ -36,6 +37,13 @@ def configuration(content: Any, **hidden: Any) -> Any:
 def ordered(**hidden: Any) -> Any:
     """A dictionary with attributes."""
     made = OrderedDict(arch="transformer")
+    vars(made).update(hidden)
+    return made
+
+
+def meter(**hidden: Any) -> AverageMeter:
+    """A meter of training, with the attributes that a file gives it."""
+    made = AverageMeter()
     vars(made).update(hidden)
     return made
 
@@ -67,6 +75,8 @@ HOSTILE: dict[str, Any] = {
     "a dataclass": {"model": TransformerConfig(adaptive_softmax_cutoff=CODE)},
     "a target of hydra": {"model": {"_target_": "os.system", "command": "true"}},
     "an attribute of a dictionary": {"model": ordered(adaptive_softmax_cutoff=CODE)},
+    "a meter": {"model": {"meter": meter(adaptive_softmax_cutoff=CODE)}},
+    "a meter in a meter": {"task": {"meter": meter(sum=meter(left_pad_source=CODE))}},
 }
 
 
@@ -75,6 +85,21 @@ def test_what_could_be_code_is_refused_with_its_name(kind: str) -> None:
     options = HOSTILE[kind]
     state = {"args": options} if isinstance(options, Namespace) else {"cfg": options}
     with pytest.raises(CheckpointError, match=r"^bad\.pt is refused: its option [\w.]+ [^\n]*\.$"):
+        check_options(state, "bad.pt")
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ({"args": meter(adaptive_softmax_cutoff=CODE)}, "args"),
+        ({"cfg": meter()}, "cfg"),
+        ({"cfg": {"model": meter(arch="transformer")}}, "cfg.model"),
+        ({"cfg": configuration({"task": meter()})}, "cfg.task"),
+        ({"cfg": {"generation": [1]}}, "cfg.generation"),
+    ],
+)
+def test_what_stands_in_the_place_of_options_is_named(state: dict[str, Any], name: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"refused: its {name} is a \w+, which holds no opt"):
         check_options(state, "bad.pt")
 
 
@@ -125,13 +150,13 @@ def evaluated_in(tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_option_that_fairseq_evaluates_is_known() -> None:
-    """A new fairseq may evaluate more of them."""
+    """A new fairseq may evaluate more of them, and one distribution has models that another lacks."""
     found = set()
     for path in Path(fairseq.__path__[0]).rglob("*.py"):
         if "examples" not in path.parts:
             found |= set(evaluated_in(ast.parse(path.read_text(encoding="utf-8"))))
-    # The text of a layer, which is handed on under this name.
-    assert found | {"xformers_att_config"} == EVALUATED
+    # The text of a layer, which is handed on under this name; a model of ve-fairseq.
+    assert found | {"xformers_att_config", "override_encoder_layers"} == EVALUATED
 
 
 def test_words_and_paths_run_nothing() -> None:

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.attention import attend_by_query
 from fairseq_aggdec.engine.linear import FastLinear
+from fairseq_aggdec.engine.slot_attention import attend_by_query
 from fairseq_aggdec.windows.masks import additive_mask
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -19,7 +20,8 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq_aggdec.api import session as sessions
 from fairseq_aggdec.bench import engines, systems
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.cli import audit, bench
+from fairseq_aggdec.cli import bench
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from scripts import random_models
 from tests.random_models import make_model, make_task
@@ -248,10 +250,10 @@ def test_every_tool_with_these_options_is_known_here() -> None:
         if "cli" in path.parts
         else ".".join(path.relative_to(root).with_suffix("").parts)
         for path in files
-        if "generation_parser(" in path.read_text(encoding="utf-8")
+        if re.search(r"(generation|whole)_parser\(", path.read_text(encoding="utf-8"))
     }
     # Distillation and the GPU's plan have tests of their own; the others decode nothing.
-    others = {"distill", "scripts.recipes.gpu.plan", "scripts.recipes.gpu.step_cost"}
+    others = {"distill", "scripts.recipes.gpu.replayed", "scripts.recipes.step_cost"}
     others |= {f"scripts.recipes.interleaved.{name}" for name in ("contrast", "pmi")}
     assert tools - others == {tool.split()[0] for tool in OWN}
 
@@ -341,8 +343,8 @@ def test_other_engines_are_left_out_where_they_are_not_told(
 def test_a_batch_size_is_one_of_the_batch_sizes(
     more: list[str], sizes: list[int], arguments: list[str], seen: Seen
 ) -> None:
-    session = sessions.Session(audit.build_parser(), [*arguments, *more], reads=["batch_size"])
+    session = sessions.Session(whole_parser("audit"), [*arguments, *more], reads=["batch_size"])
     assert session.args.batch_sizes == sizes
     with pytest.raises(SystemExit, match="error: --batch-size 3 does not go with --batch-sizes"):
         given = [*arguments, "--batch-size", "3", "--batch-sizes", "2", "4"]
-        sessions.Session(audit.build_parser(), given, reads=["batch_size"])
+        sessions.Session(whole_parser("audit"), given, reads=["batch_size"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec import waiting
+from fairseq_aggdec.startup import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = "import os, sys, fairseq_aggdec.cli.NAME; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"

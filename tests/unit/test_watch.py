@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.plain import watch as watch_module
 from fairseq_aggdec.engine.plain.watch import ModelWatch, Numbers
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.search.engines import of_generator
 from tests.alterations import lively
 from tests.support import generation_options, make_batch, make_model, make_task
 
@@ -148,6 +149,20 @@ def test_watch_sees_what_stands_in_no_row_of_words(place: Any, library: bool) ->
     assert watch.changed()
 
 
+@pytest.mark.skipif(kernels() is None, reason="without the compiled library few rows are compared")
+def test_watch_sees_every_row_of_an_embedding() -> None:
+    """``embed_tokens.weight.data[id] = vector`` adds a token; a thousand numbers alone would miss most rows."""
+    table, size = nn.Embedding(5000, 32, padding_idx=1), watch_module.SAMPLES
+    watch = ModelWatch([nn.ModuleList([table, nn.Linear(64, 64)])])
+    assert len(table.weight) > 4 * size
+    for row in range(0, 5000, 97):
+        before = table.weight.data[row].clone()
+        table.weight.data[row] = torch.randn(32)
+        assert watch.changed(), row
+        table.weight.data[row] = before
+        assert not watch.changed(), row
+
+
 def test_watch_bears_not_a_number() -> None:
     module = nn.Linear(4, 3)
     module.weight.data[:] = torch.nan
@@ -264,13 +279,13 @@ def test_a_models_padding_that_changes_between_batches_counts() -> None:
     models = [make_model(make_task(), seed) for seed in (4, 5)]
     generator = make_task("greedy").build_generator(models, generation_options(beam=1))
     for _ in range(3):
-        assert generator.gap() is None
+        assert of_generator(generator) is None
     for model in models:
         for part in (model.decoder, model.decoder.embed_positions):
             before, part.padding_idx = part.padding_idx, 0
-            assert generator.gap() is not None
+            assert of_generator(generator) is not None
             part.padding_idx = before
-            assert generator.gap() is None and generator.gap() is None
+            assert of_generator(generator) is None and of_generator(generator) is None
 
 
 def test_what_is_put_onto_a_generator_between_batches_counts() -> None:
@@ -279,15 +294,15 @@ def test_what_is_put_onto_a_generator_between_batches_counts() -> None:
     sample = make_batch([[5, 6, 7]])
     for _ in range(3):
         generator.generate([model], sample)
-        assert generator.gap() is None
-    assert copy.copy(generator).gap() is None
+        assert of_generator(generator) is None
+    assert of_generator(copy.copy(generator)) is None
     for owner, name in ((generator, "lm_model"), (generator.search, "step")):
         before = getattr(owner, name)
         setattr(owner, name, print)
-        assert generator.gap() is not None and generator.gap() is not None
+        assert of_generator(generator) is not None and of_generator(generator) is not None
         setattr(owner, name, before)
         vars(owner).pop("step", None)
-        assert generator.gap() is None and generator.gap() is None
+        assert of_generator(generator) is None and of_generator(generator) is None
 
 
 def test_a_generator_is_freed_with_its_last_user() -> None:

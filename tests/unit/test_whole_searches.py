@@ -14,11 +14,12 @@ import torch
 from fairseq_aggdec.budget.copy_length import CopyLength, FixedCopyLength
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
+from fairseq_aggdec.engine.precision import EXACT
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import AtLeast, Distance, TopBeta, exact
 from fairseq_aggdec.search.beam.budget import Budget
-from fairseq_aggdec.search.beam.library import BeamLibrary, TableReader
+from fairseq_aggdec.search.beam.library import BeamLibrary
 from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.searches import MATCHES, Outputs
 from fairseq_aggdec.search.compiled.windows import WindowReader
@@ -54,7 +55,8 @@ class SomeOptions:
 
     eos, pad, unk = EOS, PAD, UNK
 
-    def __init__(self, beam_size: int, unk_penalty: float, ngram: int):
+    def __init__(self, beam_size: int, unk_penalty: float, ngram: int, matches: bool = False):
+        self.match_source_len = matches
         self.beam_size, self.unk_penalty, self.no_repeat_ngram_size = beam_size, unk_penalty, ngram
 
 
@@ -105,6 +107,7 @@ def beam_case(seed: int) -> None:
         chance.choice((0, 0, 1, 2, 3)),
     )
     limits, prefixes = random_limits(chance, rows), random_prefixes(chance, rows, types)
+    options.match_source_len = limits.exact
     model = Model(chance, types)
     searches, counters, broken = plain_searches(options, limits, prefixes), Counters(), False
     try:
@@ -123,7 +126,7 @@ def beam_case(seed: int) -> None:
     if chance.random() < 0.5:
         run(library, cache)
     else:
-        TableReader(cache, CPU, Counters(), options).run(library)
+        WindowReader(cache, CPU, exact, Counters()).run(library)
     counted = Counters()
     # Which one of several is named may differ: rows of the Python search change places when some have ended.
     if broken:
@@ -175,7 +178,7 @@ def scores_of(search: SearchedTree, ending: Ending) -> list[float]:
 class Reads:
     """A verifier, as far as copies ask."""
 
-    compiled = True
+    compiled, precision = True, EXACT
 
 
 class Copier(CopyDrafter):

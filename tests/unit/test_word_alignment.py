@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.lattice.alignment import estimation
 from fairseq_aggdec.lattice.alignment.word_alignment import Aligner, Link, read_links
+from tests.origins.fast_align import captions
 
-# Source ||| target ||| links ||| links with -r: what the original, compiled from its sources, wrote with -d -o -v.
+# Source ||| target ||| links ||| links with -r, as tests/origins/fast_align.py records them from the original.
 RECORDED = [
     [part.split() for part in line.split("|||")]
     for line in Path(__file__).with_name("fast_align.txt").read_text(encoding="utf-8").splitlines()
 ]
 
 
-@pytest.mark.parametrize("part", [estimation._PART, 100])
+@pytest.mark.parametrize("part", [estimation._PART, 5000])
 def test_links_are_those_of_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
@@ -36,6 +38,26 @@ def test_links_are_those_of_the_original(
         assert [set(line.split()) for line in lines] == links
         assert count == sum(map(len, links))
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["links"]
+
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared with Multi30k and the links")
+def test_links_of_4000_captions_are_those_of_the_original(tmp_path: Path) -> None:
+    """Two places that are equally far from the diagonal differ by rounding: ten lines at most may."""
+    pairs = captions(SHARED / "data" / "multi30k", 4000)
+    found: dict[str, list[set[str]]] = {}
+    for direction in ("forward", "reverse"):
+        Aligner(direction).align(pairs, tmp_path / direction)
+        lines = (tmp_path / direction).read_text().splitlines()
+        found[direction] = [set(line.split()) for line in lines]
+    found["union"] = list(map(set.union, found["forward"], found["reverse"]))
+    for name, links in found.items():
+        with gzip.open(SHARED / "cases" / "fast_align" / f"{name}-4000.gz", "rt") as lines:
+            original = [set(line.split()) for line in lines]
+        same = sum(own == other for own, other in zip(links, original, strict=True))
+        assert len(original) == 4000 and same >= 3990, name
 
 
 # -- files

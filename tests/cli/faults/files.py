@@ -174,6 +174,16 @@ def flipped(bench: Bench, tmp: Path) -> None:
         archive.writestr("bad/version", "3\n")
 
 
+def zeros_inside(bench: Bench, tmp: Path) -> None:
+    """A thousand bytes of a weight: PyTorch reads them in silence."""
+    content = bytearray(bench.path("model").read_bytes())
+    with zipfile.ZipFile(bench.path("model")) as archive:
+        largest = max(archive.infolist(), key=lambda record: record.file_size)
+    begin = largest.header_offset + 256
+    content[begin : begin + 1000] = bytes(1000)
+    (tmp / "bad.pt").write_bytes(content)
+
+
 def folder(bench: Bench, tmp: Path) -> None:
     (tmp / "bad.pt").mkdir()
 
@@ -196,6 +206,7 @@ def damaged_cases() -> list[Case]:
         "zeros": file_of("bad.pt", bytes(1000)),
         "cut short": cut,
         "noise in the archive": flipped,
+        "zeros inside": zeros_inside,
         "a folder": folder,
         "another program's": edited_model("model", lambda state: {"weight": torch.ones(1)}),
         "no model in it": edited_model("model", lambda state: state | {"model": [1, 2]}),
@@ -278,6 +289,13 @@ def put(value: float, at: int = 0) -> Callable[[Any], Any]:
     return change
 
 
+def open_bracket(tables: Path) -> None:
+    """A header of NumPy whose shape does not end."""
+    path = tables / "lexicon.keys.npy"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"}", b" ", 1))
+
+
 TABLES: dict[str, Callable[[Path], object]] = {
     "no header": lambda tables: (tables / "header.json").unlink(),
     "header cut short": lambda tables: (tables / "header.json").write_text('{"format": 1,'),
@@ -306,6 +324,7 @@ TABLES: dict[str, Callable[[Path], object]] = {
     "keys in disorder": array("translation.keys", lambda numbers: numbers[::-1].copy()),
     "keys of text": array("lexicon.keys", lambda numbers: numbers.astype("U8")),
     "objects": array("lexicon.keys", lambda numbers: numbers.astype(object)),
+    "a bracket that stays open": open_bracket,
 }
 
 
@@ -337,6 +356,18 @@ DATA: dict[str, tuple[Callable[[Path], object], str]] = {
     "another dictionary": (
         lambda data: [p.write_text("a 1\nb 1\n") for p in data.glob("dict.*")],
         "dictionary of 40 types",
+    ),
+    "a dictionary without counts": (
+        lambda data: [p.write_text("a\nb\n") for p in data.glob("dict.*")],
+        "each line has a word and its count",
+    ),
+    "a dictionary with a row twice": (
+        lambda data: [p.write_text(p.read_text() * 2) for p in data.glob("dict.*")],
+        "no word stands twice",
+    ),
+    "a set that is cut": (
+        lambda data: [p.write_bytes(p.read_bytes()[:9]) for p in data.glob("test.*.bin")],
+        "is cut",
     ),
     "a smaller test set of one side": (
         lambda data: [

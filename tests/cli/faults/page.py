@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.cli.faults import files, options, reports, stored, tools
+from tests.cli.faults import elsewhere, files, options, packed, reports, stored, tools
 from tests.cli.faults.bench import Case
 
 HEAD = """# Faults and what comes of them
@@ -17,11 +17,14 @@ that runs the command.
 - *warned*: it does what was asked, with the right output, and says so.
 - *works*: it does what was asked, with the right output.
 
+The last table has what no single command shows.
+
 """
 
 
 def all_cases() -> list[Case]:
-    return [*options.cases(), *files.cases(), *stored.cases(), *tools.cases(), *reports.cases()]
+    rooms = (options, files, packed, stored, tools, reports)
+    return [case for room in rooms for case in room.cases()]
 
 
 def page() -> str:
@@ -37,6 +40,7 @@ def page() -> str:
             if c.group == group
         ]
         parts.append("\n".join(rows))
+    parts.append(elsewhere.table())
     return "".join(parts) + "\n"
 
 

@@ -51,6 +51,7 @@ REPORTS = [
     (3893, "one hypothesis does not work", GENERATE, "--beam 1 --nbest 1", WORKS, ""),
     (3948, "a beam that is text", GENERATE, "--beam many", REFUSED, "--beam"),
 ]
+SIBLINGS = "left to stock fairseq: --diversity-rate"
 # The same kinds, as users of this package meet them.
 ALIKE = [
     ("fp16 on a CPU", GENERATE, "--beam 3 --fp16", WORKS, ""),
@@ -70,6 +71,7 @@ ALIKE = [
         REFUSED,
         "post_process",
     ),
+    ("siblings, which only fairseq searches", GENERATE, "--diversity-rate 0.5", WARNED, SIBLINGS),
     ("a temperature of 0", GENERATE, "--temperature 0", REFUSED, "--temperature"),
     ("a prefix longer than the references", GENERATE, "--prefix-size 100", WORKS, ""),
     ("samples, but one is asked for", GENERATE, "--sampling --beam 2", REFUSED, "--nbest"),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq.logging import meters
-from omegaconf import OmegaConf
 
+from fairseq_aggdec.stored.nodes import configuration
 from tests.cli.faults.bench import REFUSED, WARNED, WORKS, Bench, Case
 from tests.cli.faults.files import Calls, python
 from tests.cli.faults.options import GENERATE, method
@@ -79,11 +79,17 @@ def in_omegaconf(state: State, tmp: Path) -> State:
 
 
 def as_omegaconf(state: State, tmp: Path) -> State:
-    return state | {"cfg": OmegaConf.create(state["cfg"], flags={"allow_objects": True})}
+    return state | {"cfg": configuration(state["cfg"])}
 
 
 def as_array(tmp: Path) -> Any:
     return np.frombuffer(code(tmp).encode(), dtype=np.uint8).copy()
+
+
+def meter_of(text: str) -> Any:
+    found = meters.AverageMeter()
+    vars(found)["adaptive_softmax_cutoff"] = text
+    return found
 
 
 CODE: dict[str, Callable[[State, Path], Any]] = {
@@ -95,6 +101,7 @@ CODE: dict[str, Callable[[State, Path], Any]] = {
     "OmegaConf": in_omegaconf,
     "fconv": fully_convolutional,
     "the layers' attention": with_option("encoder_xformers_att_config"),
+    "a meter among options": with_option("meter", lambda tmp: meter_of(code(tmp))),
     "options in options": with_option(
         "w2v_args", lambda tmp: argparse.Namespace(conv_feature_layers=code(tmp))
     ),
@@ -211,6 +218,13 @@ def of_task(name: str) -> Callable[[State, Path], None]:
     return edit
 
 
+def as_meter(section: str) -> Callable[[State, Path], None]:
+    def edit(state: State, tmp: Path) -> None:
+        state["cfg"][section] = meters.AverageMeter()
+
+    return edit
+
+
 def other_cases() -> list[Case]:
     path = method("greedy", "").replace("{model}", "{tmp}/evil.pt")
     found = []
@@ -261,6 +275,12 @@ def other_cases() -> list[Case]:
             edited("model", of_task("mine")),
         )
     )
+    for section in ("model", "task"):
+        make = edited("model", as_meter(section))
+        says = f"its cfg.{section} is a AverageMeter, which holds no options"
+        found.append(
+            Case("other tasks", f"a meter as {section}", GENERATE, path, REFUSED, says, make)
+        )
     langtok = edited("model", with_option("decoder_langtok", lambda tmp: True))
     found.append(
         Case(

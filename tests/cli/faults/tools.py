@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +130,15 @@ def text_cases() -> list[Case]:
 
         return make
 
+    def pipe(bench: Bench, tmp: Path) -> None:
+        os.mkfifo(tmp / "in")
+
+    def compressed(module: Any) -> Callable[[Bench, Path], None]:
+        def make(bench: Bench, tmp: Path) -> None:
+            (tmp / "in").write_bytes(module.compress(b"w1 w2\nw3\n"))
+
+        return make
+
     def nan(bench: Bench, tmp: Path) -> None:
         text(bench, tmp)
         broken("model")(bench, tmp)
@@ -140,6 +153,10 @@ def text_cases() -> list[Case]:
         ("no input", given + " --input-file {tmp}/none", "none", text),
         ("no output", "--path {model} --input-file {tmp}/in", "--output-file", text),
         ("a model for an input", given + " --input-file {model}", "UTF-8", text),
+        ("a pipe for an input", given, "in is a pipe", pipe),
+        ("an input compressed by xz", given, "in is compressed by xz", compressed(lzma)),
+        ("an input compressed by bzip2", given, "in is compressed by bzip2", compressed(bz2)),
+        ("gzip under another name", given, "in is compressed by gzip", compressed(gzip)),
         ("a broken archive", given + " --input-file {tmp}/a.gz", "a.gz", with_text("a.gz")),
         ("n-best as text", given + " --beam 2 --nbest 2", "--nbest", text),
         ("shards of nothing", given + " --shard-size 0", "--shard-size", text),
@@ -291,6 +308,18 @@ def input_cases() -> list[Case]:
         for name, text in lines.items()
         for decoding in ("greedy", "iad")
     ]
+    sharded = f"--source-lang {LANGUAGES[0]} --target-lang {LANGUAGES[1]} --num-shards 2"
+    found.append(
+        Case(
+            "input",
+            "a share of lines",
+            "fairseq-interactive",
+            method("beam", sharded),
+            REFUSED,
+            "--num-shards 2",
+            stdin="w1 w2\n",
+        )
+    )
     quiet = "--skip-invalid-size-inputs-valid-test --max-source-positions 7"
     found.append(Case("input", "sentences that are too long", GENERATE, method("iad", ""), WORKS))
     found.append(

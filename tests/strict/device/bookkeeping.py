@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from fairseq_aggdec.kernels.gpu import launching, nvrtc, operators
+from fairseq_aggdec.kernels.gpu import launching, nvrtc, operators, proof
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 CACHE = Path(__file__).parents[3] / ".cache" / "bookkeeping"
@@ -56,6 +56,7 @@ def _compiled() -> Any:
     return ctypes.CDLL(str(build()))
 
 
+PROCESSORS = 132  # of an H100
 Form = Callable[..., None]  # runs a kernel, by its name and its arguments
 _forms: list[Form] = []  # the last one runs
 
@@ -63,7 +64,7 @@ _forms: list[Form] = []  # the last one runs
 @functools.cache
 def _registered() -> torch.library.Library:
     """Makes the operators run on tensors of a CPU."""
-    operators.operators()
+    operators.ops()
     library = torch.library.Library(operators.NAMESPACE, "IMPL", "CPU")
     for name in operators.SCHEMAS:
         library.impl(name, functools.partial(lambda own, *given: _forms[-1](own, *given), name))
@@ -79,17 +80,34 @@ def in_one_thread(name: str, *arguments: Any) -> None:
     kernel(signature.words(given), given[0])
 
 
+def proven(*_: Any) -> None:
+    """Every kernel has a proof."""
+
+
+def unproven(*_: Any) -> str:
+    """No kernel has one."""
+    return proof.UNTRIED
+
+
 @contextmanager
-def fused_kernels(form: Form = in_one_thread) -> Iterator[None]:
-    """While this holds, the kernels are there on every device, in a form; without a C++ compiler they are not."""
+def fused_kernels(
+    form: Form = in_one_thread, proofs: Callable[..., str | None] = proven
+) -> Iterator[None]:
+    """While this holds, the kernels are there on every device, in a form; without a C++ compiler they are not.
+
+    ``proofs``: why a kernel has no proof, in place of :func:`fairseq_aggdec.kernels.gpu.proof.against`.
+    """
     there = shutil.which(COMPILER) is not None
     if there:
         _registered()
     _forms.append(form)
-    operators.try_again(everything=True)
+    operators.forget()
     try:
         with (
-            mock.patch.object(operators, "ready", lambda device: there),
+            mock.patch.object(operators, "lacking", lambda _: None if there else "no compiler"),
+            mock.patch.object(operators, "unloaded", lambda *_: None),
+            mock.patch.object(operators, "processors", lambda _: PROCESSORS),
+            mock.patch.object(proof, "against", proofs),
             # The strict device counts captures, and lets them fail.
             mock.patch.object(
                 launching, "lacking", lambda device: None if device.type == "cpu" else "a stand-in"
@@ -98,4 +116,4 @@ def fused_kernels(form: Form = in_one_thread) -> Iterator[None]:
             yield
     finally:
         _forms.pop()
-        operators.try_again(everything=True)
+        operators.forget()

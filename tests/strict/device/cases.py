@@ -1,6 +1,6 @@
 """Every method with every kind of model that it runs, tiny and random: what a device has to be able to do.
 
-The tests of the strict device and of a real GPU decode each case there; :mod:`device_counts` counts what it asks of the
+The tests of the strict device and of a real GPU decode each case there; :mod:`counts` counts what it asks of the
 device. A new method is a new line of ``CASES``.
 """
 

@@ -217,4 +217,6 @@ def stands_in(recorder: Recorder, streams: Streams) -> dict[str, Any]:
         "CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"recorder": recorder, "streams": streams}),
         "graph_pool_handle": graph_pool_handle,
         "memory_reserved": memory_reserved,
+        "memory_allocated": memory_reserved,
+        "mem_get_info": lambda device=None: (2**40, 2**40),
     }

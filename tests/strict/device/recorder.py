@@ -29,12 +29,14 @@ class Event(NamedTuple):
         operator: its name.
         place: ``file:line`` of the innermost line of this package, relative to it.
         moment: whatever :attr:`Recorder.moment` was.
+        bytes: that are copied between host and device.
     """
 
     kind: str
     operator: str
     place: str
     moment: Any
+    bytes: int = 0
 
 
 @dataclass
@@ -55,11 +57,12 @@ class Recorder:
     tape: Any = None
     failing: int = 0
 
-    def note(self, kind: str, operator: str) -> None:
+    def note(self, kind: str, operator: str, copied: int = 0) -> None:
         if self.tape is not None:
             self.tape.note(kind, operator)
             return
-        self.events.append(Event(kind, operator, _place(sys._getframe(1)), self.moment()))
+        place = _place(sys._getframe(1))
+        self.events.append(Event(kind, operator, place, self.moment(), copied))
 
 
 def _place(frame: FrameType | None) -> str:

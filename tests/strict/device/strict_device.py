@@ -321,7 +321,7 @@ def _note_copy(mode: _Mode, name: str, args: Sequence[Any], kwargs: Mapping[str,
     else:
         waits = not (non_blocking and (other is None or mode.is_pinned(other)))
     name = "copy to device" if to_device else "copy to host"
-    mode.recorder.note(TRANSFER, name)
+    mode.recorder.note(TRANSFER, name, source.nbytes)
     if waits:
         mode.recorder.note(BLOCKING, name)
     return True

@@ -1,11 +1,9 @@
-"""compat: the plain data of fairseq-train loads in weights-only mode, hidden code is refused."""
+"""loading: the plain data of fairseq-train loads in weights-only mode, hidden code is refused."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
-import types
 from pathlib import Path
 
 import numpy
@@ -13,10 +11,10 @@ import pytest
 import torch
 from torch.serialization import clear_safe_globals, get_unsafe_globals_in_checkpoint
 
-from fairseq_aggdec import compat
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.stored import loading
+from fairseq_aggdec.stored.loading import CheckpointError, load_checkpoint
 
-compat.register_safe_globals()
+loading.register_safe_globals()
 
 NUMBER_TYPES = [
     "bool",
@@ -76,10 +74,10 @@ def test_spelling_of_either_numpy_loads(tmp_path: Path, module: bytes) -> None:
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     assert (
-        compat.check_checkpoint(str(tmp_path / "absent.pt")) is None
+        loading.check_checkpoint(str(tmp_path / "absent.pt")) is None
     )  # fairseq's own message is clear
     with pytest.raises(FileNotFoundError, match=r"absent\.pt"):
-        compat.load_checkpoint(str(tmp_path / "absent.pt"))
+        loading.load_checkpoint(str(tmp_path / "absent.pt"))
 
 
 def test_pytorch_itself_still_refuses_this_data(tmp_path: Path) -> None:
@@ -90,33 +88,14 @@ def test_pytorch_itself_still_refuses_this_data(tmp_path: Path) -> None:
     try:
         assert {"argparse.Namespace", "numpy.dtype"} <= set(get_unsafe_globals_in_checkpoint(path))
     finally:
-        compat.register_safe_globals()
-
-
-def test_other_fairseq_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = types.ModuleType("fairseq")
-    other.__version__ = "0.12.2"  # type: ignore[attr-defined]
-    other.__file__ = os.path.join("some", "checkout", "fairseq", "__init__.py")
-    monkeypatch.setitem(sys.modules, "fairseq", other)
-    with pytest.raises(
-        ImportError, match=r"checkout.*version 0\.12\.2.*fairseq-fixed==0\.12\.3\.1"
-    ):
-        compat.check_fairseq()
-
-
-def test_missing_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fairseq", None)
-    with pytest.raises(ImportError, match="install it into an environment of its own"):
-        compat.check_fairseq()
+        loading.register_safe_globals()
 
 
 def test_a_name_that_is_not_in_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Python has names where the locale is not UTF-8; PyTorch maps no such file."""
-    monkeypatch.setattr(compat, "MAPPED_FROM", 0)
+    """As Python has names where the locale is not UTF-8; PyTorch would open no such file by its name."""
+    monkeypatch.setattr(loading, "MAPPED_FROM", 0)
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xfc.pt")
     with open(path, "wb") as file:
         torch.save({"cfg": {}, "model": {}}, file)
-    with pytest.raises(
-        CheckpointError, match="is no name in UTF-8 in this locale: set PYTHONUTF8=1"
-    ):
+    with pytest.raises(CheckpointError, match=r"pt has no entry 'optimizer_history'"):
         load_checkpoint(path)
