@@ -101,7 +101,15 @@ def serve() -> None:
         given = sentences[: SENTENCES[cell.batch]]
         before = time.process_time()
         outputs = translators[key].translate(given, batch_size=cell.batch)
-        print(json.dumps([time.process_time() - before, outputs]), flush=True)
+        seconds = time.process_time() - before
+        print(json.dumps([seconds, outputs, loaded_kernels()]), flush=True)
+
+
+def loaded_kernels() -> list[str]:
+    """Instruction sets of the compiled kernels in this process, as ``_avx2``."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = (Path(line.split()[-1]) for line in lines if ".so" in line)
+    return sorted({file.name.split(".")[0] for file in mapped if file.parent.name == "kernels"})
 
 
 def repeating_drafter() -> Any:
@@ -141,11 +149,12 @@ class Worker:
             raise RuntimeError(f"a process ended: see {WORK / 'log'}")
         return json.loads(line)
 
-    def decode(self, cell: Cell) -> tuple[float, list[str]]:
+    def decode(self, cell: Cell) -> tuple[float, list[str], list[str]]:
+        """Seconds of the processor, outputs, and the kernels that the process has loaded."""
         assert self.process.stdin is not None
         print(json.dumps(asdict(cell)), file=self.process.stdin, flush=True)
-        seconds, outputs = self._answer()
-        return seconds, outputs
+        seconds, outputs, kernels = self._answer()
+        return seconds, outputs, kernels
 
 
 def git(*arguments: str) -> str:
@@ -188,12 +197,17 @@ def make_models() -> None:
 def compared(cell: Cell, old: Worker, new: Worker, rounds: int) -> Row:
     """Decodes a cell with both in turn; who is first changes from round to round."""
     seconds: dict[Worker, list[float]] = {old: [], new: []}
+    kernels: dict[Worker, list[str]] = {}
     outputs = []
     for turn in range(rounds):
         for worker in (old, new) if turn % 2 == 0 else (new, old):
-            taken, texts = worker.decode(cell)
+            taken, texts, kernels[worker] = worker.decode(cell)
             seconds[worker].append(taken)
             outputs.append(texts)
+    if kernels[old] != kernels[new]:
+        raise RuntimeError(
+            f"OLD decodes with {kernels[old]}, NEW with {kernels[new]}: build both for this processor"
+        )
     return Row(cell, seconds[old], seconds[new], all(texts == outputs[0] for texts in outputs))
 
 
@@ -217,6 +231,9 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5, help="of each cell")
     parser.add_argument(
+        "--cells", metavar="TEXT", default="", help="only cells with this in their names"
+    )
+    parser.add_argument(
         "--least", type=float, default=0.97, help="ratio that no cell may stay below"
     )
     parser.add_argument(
@@ -225,6 +242,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error(f"--rounds {args.rounds}: it must be at least 1")
+    cells = [cell for cell in CELLS if args.cells in cell.name]
+    if not cells:
+        parser.error(f"--cells {args.cells}: no cell has this in its name")
     from fairseq_aggdec.records import machine, results
 
     shutil.rmtree(WORK, ignore_errors=True)
@@ -232,7 +252,7 @@ def main() -> int:
     make_models()
     with tree_of(args.old) as old, tree_of(args.new) as new:
         workers = Worker(old), Worker(new)
-        rows = [compared(cell, *workers, args.rounds) for cell in CELLS]
+        rows = [compared(cell, *workers, args.rounds) for cell in cells]
     text = table(rows)
     print(text)
     if args.output is not None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.audit import equality
 from fairseq_aggdec.cli import audit
+from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.records import results
@@ -101,7 +102,7 @@ class ForcedDrafter(Drafter):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = audit.build_parser()
+    parser = whole_parser("audit")
     group = parser.add_argument_group("forced drafts")
     group.add_argument("--drafts", nargs="+", choices=KINDS, required=True)
     group.add_argument("--draft-lengths", type=int, nargs="+", default=[10], metavar="K")

@@ -3,12 +3,15 @@
     python -m scripts.mutants --output docs/results/mutants
 
 runs for each mutant the tests that should see it, in the order given, until one fails, and writes which one that was.
+A mutant of the compiled kernels is compiled, for AVX2 alone, into a folder that these tests read with ``--kernels``.
 Exit status 1 if a mutant survives, or if the tests fail without any.
 """
 
 import argparse
+import functools
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,32 +20,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
+from unittest import mock
 
 from tqdm import tqdm
 
+from fairseq_aggdec.kernels import library
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.results import write_table
+from scripts.kernel_faults import SOURCE, Mutant
+from scripts.mutant_faults import MUTANTS
 from scripts.recipes import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
-LOSSLESS, BEAM, BOARD = (
-    f"tests/equality/test_{name}.py" for name in ("lossless", "beam", "beam_on_device")
-)
-TREES, CACHED = (f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder"))
-RULES, TABLES = "tests/equality/test_rule_cases.py", "tests/unit/test_beam_tables.py"
-ACCEPTANCE = "tests/unit/test_acceptance.py"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A fault: in ``file`` of the package ``old``, which stands there once, becomes ``new``."""
-
-    fault: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
+INSTRUCTIONS = "avx2"  # that mutants of the kernels are compiled for
 
 
 @dataclass(frozen=True)
@@ -52,137 +44,23 @@ class Outcome:
     killed_by: str | None
 
 
-MUTANTS = [
-    Mutant(
-        *("keys are written one place too early", "engine/compiled.py"),
-        "[*starts, *widths, *blocks, *tokens, *depths]",
-        "[*(max(0, start - 1) for start in starts), *widths, *blocks, *tokens, *depths]",
-        (CACHED, LOSSLESS),
-    ),
-    Mutant(
-        *("a token sees the one behind it", "windows/window.py"),
-        "places > places[",
-        "places > 1 + places[",
-        ("tests/unit/test_window.py", CACHED),
-    ),
-    Mutant(
-        *("a hypothesis does not see its ancestors", "search/beam/board.py"),
-        "sight.copy_(sight.gather(1, parents.unsqueeze(2).expand_as(sight)))",
-        "pass",
-        (BOARD,),
-    ),
-    Mutant(
-        *("positions of a tree by place, not by depth", "windows/tree_window.py"),
-        "return torch.add(table[self.depths]",
-        "return torch.add(table[self.positions]",
-        ("tests/unit/test_window.py", BEAM),
-    ),
-    Mutant(
-        *("every drafted token stands", "search/acceptance.py"),
-        "return choices == drafted",
-        "return choices == choices",
-        (ACCEPTANCE, LOSSLESS),
-    ),
-    Mutant(
-        *("top-beta takes one more", "search/acceptance.py"),
-        "(better < self.beta)",
-        "(better <= self.beta)",
-        (ACCEPTANCE,),
-    ),
-    Mutant(
-        *("packed weights stay when training changes them", "engine/plain/watch.py"),
-        "return self._moved() or not self.numbers.same()",
-        "return False",
-        ("tests/unit/test_watch.py", LOSSLESS, CACHED),
-    ),
-    Mutant(
-        *("the cache of another row after sentences left", "engine/kv_cache.py"),
-        "self.entries[:, new] = self.entries[:, old]",
-        "self.entries[:, new] = self.entries[:, new]",
-        (CACHED, LOSSLESS),
-    ),
-    Mutant(
-        *("the padding of another row after sentences left", "engine/kv_cache.py"),
-        "self.memory_mask[new] = self.memory_mask[old]",
-        "self.memory_mask[new] = self.memory_mask[new]",
-        (CACHED, LOSSLESS),
-    ),
-    Mutant(
-        *("keys of an accepted path are not moved", "engine/verifier.py"),
-        "        if kept.moved:\n",
-        "        if False:\n",
-        (TREES,),
-    ),
-    Mutant(
-        *("the end is forced one token late", "search/rules.py"),
-        "forced.masked_fill(outputs >= end, self.eos)",
-        "forced.masked_fill(outputs > end, self.eos)",
-        ("tests/equality/test_device_loop.py",),
-    ),
-    Mutant(
-        *("outputs may end one token early", "search/rules.py"),
-        "(at < floor)",
-        "(at < floor - 1)",
-        (RULES,),
-    ),
-    Mutant(
-        *("the penalty of <unk> is a reward", "search/rules.py"),
-        "logits.select(-1, self.unk).sub_(",
-        "logits.select(-1, self.unk).add_(",
-        (RULES,),
-    ),
-    Mutant(
-        *("a bias that a norm carries is read as if it were not there", "engine/linear.py"),
-        "own.detach().float() - shift.float() @ weight.float()",
-        "own.detach().float()",
-        ("tests/unit/test_linear.py",),
-    ),
-    Mutant(
-        *("the first n-gram may be repeated", "search/rules.py"),
-        "(places >= size - 2)",
-        "(places >= size - 1)",
-        (RULES,),
-    ),
-    Mutant(
-        *("probabilities of an ensemble are averaged as logarithms", "engine/verifier.py"),
-        "return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))",
-        "return log_probs.mean(0)",
-        (RULES,),
-    ),
-    Mutant(
-        *("beam search: ends count among twice the beam", "search/beam/board.py"),
-        "self._end(rows, best[:, :beam], parents[:, :beam], ending[:, :beam])",
-        "self._end(rows, best, parents, ending)",
-        ("tests/unit/test_beam_board.py", BOARD),
-    ),
-    Mutant(
-        *("beam search: scores divided by a length without the end", "search/beam/library.py"),
-        "options.score(total, len(tokens))",
-        "options.score(total, max(1, len(tokens) - 1))",
-        (BEAM,),
-    ),
-    Mutant(
-        *("beam search: padding may be chosen", "search/beam/tables.py"),
-        "log_probs[:, pad] = -torch.inf",
-        "pass",
-        (TABLES, BEAM),
-    ),
-]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="TEXT", help="mutants whose fault has this in its name")
+    parser.add_argument(
+        "--only", metavar="TEXT", help="mutants whose fault or file has this in its name"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--output", type=Path, help="result files: OUTPUT.json and OUTPUT.md")
     args = parser.parse_args()
     results.check_counts(args, "jobs")
     results.check_place("--output", args.output, ".json", ".md")
-    chosen = [mutant for mutant in MUTANTS if (args.only or "") in mutant.fault]
+    chosen = [mutant for mutant in MUTANTS if (args.only or "") in f"{mutant.file}: {mutant.fault}"]
     if not chosen:
         raise SystemExit(f"error: --only {args.only}: no mutant is called so")
+    if failed := seen_by_fault_free(chosen):
+        raise SystemExit(f"error: {failed} fails without a fault")
     with ThreadPoolExecutor(args.jobs) as pool:
         found = list(tqdm(pool.map(tried, chosen), total=len(chosen), unit="mutant"))
     table = markdown(found)
@@ -195,9 +73,31 @@ def main() -> int:
 
 
 def tried(mutant: Mutant) -> Outcome:
-    """Runs a mutant's tests on a copy of the project that has its fault."""
+    """Runs a mutant's tests and prints what sees it."""
+    outcome = Outcome(mutant.fault, mutant.file, seen_by(mutant))
+    tqdm.write(f"{outcome.fault}: {outcome.killed_by}", file=sys.stderr)
+    return outcome
+
+
+def seen_by_fault_free(mutants: Sequence[Mutant]) -> str | None:
+    """The first of the mutants' tests that fails without a fault, in kernels that are compiled as theirs are."""
+    for of_kernels in (True, False):
+        chosen = [mutant for mutant in mutants if mutant.file.startswith(SOURCE) == of_kernels]
+        tests = sorted({test for mutant in chosen for test in mutant.tests})
+        with tempfile.TemporaryDirectory(prefix="no-mutant-") as folder:
+            options = ["--kernels", str(compiled(None, Path(folder)))] if of_kernels else []
+            if tests and (failed := first_failure(ROOT, [*options, *tests])):
+                return failed
+    return None
+
+
+def seen_by(mutant: Mutant) -> str | None:
+    """The first test that fails on a copy of the project, or on kernels, that have a mutant's fault; None for none."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder)
+        if mutant.file.startswith(SOURCE):
+            options = ["--kernels", str(compiled(mutant, copy))]
+            return first_failure(ROOT, [*options, *mutant.tests])
         for part in PARTS:
             source = ROOT / part
             if source.is_dir():
@@ -206,7 +106,81 @@ def tried(mutant: Mutant) -> Outcome:
             else:
                 shutil.copy(source, copy / part)
         put_in(mutant, copy)
-        return Outcome(mutant.fault, mutant.file, first_failure(copy, mutant.tests))
+        return first_failure(copy, mutant.tests)
+
+
+_compiling = Lock()
+
+
+def compiled(mutant: Mutant | None, folder: Path) -> Path:
+    """A folder with the plain kernels, which have no fault, and those for AVX2, which have that of a mutant.
+
+    They carry the digest of the sources without it, so that the package takes them. What does not include the file of
+    the fault is compiled once for all mutants.
+    """
+    sources, kernels = folder / "fairseq_aggdec" / SOURCE, folder / "compiled"
+    shutil.copytree(ROOT / "fairseq_aggdec" / SOURCE, sources)
+    kernels.mkdir()
+    faulty = None
+    if mutant is not None:
+        put_in(mutant, folder)
+        faulty = (folder / "fairseq_aggdec" / mutant.file).resolve()
+    objects = []
+    for source in sorted(sources.rglob("*.cpp")):
+        if faulty is not None and faulty in included(source):
+            objects.append(kernels / f"{source.stem}.o")
+            compile_source(source, objects[-1])
+        else:
+            with _compiling:
+                objects.append(without_fault(source.relative_to(sources)))
+    subprocess.run(
+        [*compiler(), "-shared", *objects, "-o", kernels / f"_{INSTRUCTIONS}.so"], check=True
+    )
+    shutil.copy(library.FOLDER / "_plain.so", kernels)
+    return kernels
+
+
+def compiler() -> list[str]:
+    return os.environ.get("CXX", "g++").split()
+
+
+def included(source: Path) -> set[Path]:
+    """The files that a source includes, itself among them."""
+    command = [*compiler(), *flags(), "-MM", str(source)]
+    rule = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return {Path(name).resolve() for name in rule.replace("\\\n", " ").split()[1:]}
+
+
+@functools.cache
+def flags() -> list[str]:
+    """What setup.py compiles with, but for the optimisation, which takes most of the time."""
+    with mock.patch("setuptools.setup"), mock.patch.object(sys, "argv", ["setup.py"]):
+        names = runpy.run_path(str(ROOT / "setup.py"))
+    common = [flag for flag in names["FLAGS"] if flag != "-O3"]
+    return [
+        "-O1",
+        "-fPIC",
+        *common,
+        *names["KERNELS"][INSTRUCTIONS],
+        f'-DAGGDEC_DIGEST="{library.digest()}"',
+    ]
+
+
+def compile_source(source: Path, output: Path) -> None:
+    subprocess.run([*compiler(), *flags(), "-c", str(source), "-o", str(output)], check=True)
+
+
+@functools.cache
+def without_fault(source: Path) -> Path:
+    """The object of a source as it is, compiled once."""
+    output = Path(objects_folder().name, f"{source.stem}.o")
+    compile_source(ROOT / "fairseq_aggdec" / SOURCE / source, output)
+    return output
+
+
+@functools.cache
+def objects_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="objects-")  # gone when Python ends
 
 
 def put_in(mutant: Mutant, project: Path) -> None:
@@ -231,6 +205,8 @@ def first_failure(project: Path, tests: Sequence[str]) -> str | None:
     )
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"the end of the process by signal {-done.returncode}"
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     if done.returncode != 1 or failed is None:
         raise SystemExit(f"error: the tests did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
@@ -242,7 +218,8 @@ def markdown(found: Sequence[Outcome]) -> str:
         (one.fault, f"`{one.file}`", f"`{one.killed_by}`" if one.killed_by else "**nothing**")
         for one in found
     ]
-    return tables.table(["fault", "in", "seen by"], rows)
+    beside = "Those of a GPU's kernels: [gpu-mutants.md](gpu-mutants.md)."
+    return f"{beside}\n\n{tables.table(['fault', 'in', 'seen by'], rows)}"
 
 
 if __name__ == "__main__":

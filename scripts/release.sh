@@ -40,6 +40,10 @@ PATH=$work/tools/bin:$PATH "$work/tools/bin/auditwheel" repair -w "$work/tagged"
     { cat "$work/audit.log" >&2; die "auditwheel found no manylinux tag"; }
 wheel=$(echo "$work"/tagged/*.whl)
 case "$wheel" in
+    *-py3-none-*) ;;
+    *) die "$(basename "$wheel") is for one Python only" ;;
+esac
+case "$wheel" in
     *"${MANYLINUX:-manylinux}"*) say "tagged $(basename "$wheel")" ;;
     *) die "$(basename "$wheel") has not the tag ${MANYLINUX:-manylinux}" ;;
 esac
@@ -50,7 +54,7 @@ say "installing it into an empty environment"
 "$PYTHON" -m venv "$work/empty"
 printf '%s\n' "${AGGDEC_TORCH:-torch}" >"$work/constraints"
 PIP_CONSTRAINT=$work/constraints PIP_BUILD_CONSTRAINT=$work/constraints \
-    "$work/empty/bin/pip" install -q "${AGGDEC_TORCH:-torch}" "$wheel"
+    "$work/empty/bin/pip" install -q "${AGGDEC_TORCH:-torch}" "$wheel[fairseq]"
 
 # README's first command and the output below it, beside the shipped model and nothing else of the checkout.
 mkdir "$work/user"

@@ -7,7 +7,7 @@
 #   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
 #   FUZZ_CASES=100000 scripts/test.sh fuzz -- -k whole_searches    so many cases of each test that is chosen
 #   scripts/test.sh unit equality        only these
-#   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
+#   scripts/test.sh unit -- -k loading   what follows -- goes to pytest
 #   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option
 #                                        it runs on a device that takes the place of one
 #   scripts/test.sh --device cuda -- --stream-sanitizer    that, and PyTorch looks for races between streams
@@ -33,7 +33,7 @@ lint() {
 # The tests of a level. Six levels share the folder tests/cli: files that no long level names are of the level cli.
 # pages: what README and docs print, and pages in a browser; kills: work shared by processes that are killed.
 tests_of() {
-    local pages=(tests/cli/test_{readme,tour,troubleshooting,python_page,serve_page}.py) kills=(tests/cli/test_*_processes.py)
+    local pages=(tests/cli/test_{readme,tour,troubleshooting,python_page,serve_page,proxies}.py) kills=(tests/cli/test_*_processes.py)
     local faults=(tests/cli/test_faults.py) wheel=(tests/cli/test_wheel.py) recipes=(tests/cli/test_*recipe*.py)
     recipes+=(tests/cli/test_{configs,wmt_data}.py)
     case "$1" in
@@ -44,7 +44,7 @@ tests_of() {
         recipes) printf '%s\n' "${recipes[@]}" ;;
         sanitizers)
             printf 'tests/%s\n' unit/test_{beam_board,drafting_kernels,gpu_logits,gpu_arguments,gpu_cases,cross_attention,gpu_attention,gpu_kernels,gpu_products,int8,interleaved_step,kernels,nvrtc,proposer,whole_searches}.py equality/test_cached_decoder.py \
-                equality/test_int8.py::test_batches_and_windows_change_nothing
+                equality/test_int8.py::test_batches_and_windows_change_nothing fuzz/test_packed.py::test_no_forged_folder_ends_the_process
             ;;
         cli) printf '%s\n' tests/cli/test_*.py | grep -vxF "$(printf '%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}")" ;;
         *) printf '%s\n' "tests/$1" ;;

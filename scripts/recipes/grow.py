@@ -25,8 +25,8 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill.average_checkpoints import plain, write
+from fairseq_aggdec.stored.loading import load_checkpoint
 
 GROWN = ("transformer", "nar_drafter", "blockwise_transformer")  # models
 UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it

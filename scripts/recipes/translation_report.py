@@ -10,19 +10,10 @@ from typing import Any
 
 import recipe_report
 import text_scores
+from subwords import decoder
 from wmt_sets import SETS
 
 Score = Callable[[list[str]], dict[str, float]]
-
-
-def decoder(subwords: str) -> Callable[[str], str]:
-    """The function from pieces to tokens: of a sentencepiece model, or of ``@@``."""
-    if subwords == "@@":
-        return lambda line: f"{line} ".replace("@@ ", "").strip()
-    import sentencepiece
-
-    model = sentencepiece.SentencePieceProcessor(model_file=subwords)
-    return lambda line: str(model.decode(line.split()))
 
 
 def translation_scorer(args: argparse.Namespace) -> tuple[Score, str]:
@@ -56,10 +47,13 @@ def detokeniser(language: str) -> Callable[[str], str]:
 
 def summary_scorer(args: argparse.Namespace) -> tuple[Score, str]:
     references = text_scores.read_lines(args.reference)
-    note = (
-        "ROUGE: rouge-score, F1, Porter's stemmer; ROUGE-L over sentences. Stock fairseq without its CUDA extension "
-        "ignores --no-repeat-ngram-size, so its outputs differ from ours, which enforces it."
-    )
+    note = "ROUGE: rouge-score, F1, Porter's stemmer; ROUGE-L over sentences."
+    commands = [Path(args.work, one.split("=")[0], "command.txt") for one in args.systems]
+    if any("--no-repeat-ngram-size" in path.read_text(encoding="utf-8") for path in commands):
+        note += (
+            " Stock fairseq without its CUDA extension ignores --no-repeat-ngram-size, so its outputs differ from "
+            "ours, which enforces it."
+        )
     return lambda summaries: text_scores.rouge(summaries, references), note
 
 
@@ -90,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--system", dest="systems", action="append", required=True, metavar="STAGE=LABEL"
     )
-    parser.add_argument("--subwords", required=True, help="sentencepiece model, or @@")
+    parser.add_argument("--subwords", required=True, help="sentencepiece model, @@, or gpt2:FOLDER")
     parser.add_argument("--reference", required=True, help="text")
     parser.add_argument("--reference-tokens", help="the same, tokenised")
     parser.add_argument("--set", choices=sorted(SETS), help="of wmt_data.sh; summaries without")

@@ -3,7 +3,9 @@
 Xu et al. (2016), "Optimizing Statistical Machine Translation for Text Simplification", section 4,
 over a corpus, as the literature on WikiLarge reports it. An n-gram (n = 1 to 4) is rightly kept,
 deleted or added where the references do the same to the source. SARI is the mean of the F1 of
-keeping, deleting and adding; counts are summed over the corpus before any fraction is taken.
+keeping, deleting and adding, as EASSE computes it by default. Xu et al. score deleting by its
+precision instead, which gives other numbers. Counts are summed over the corpus before any fraction
+is taken.
 
 A fraction counts 0 where nothing is to be kept, deleted or added (0/0), so a perfect copy of the
 reference scores less than 1 if, say, the reference adds nothing. Words are compared in lower case

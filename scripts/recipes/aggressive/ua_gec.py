@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec import installing
+from fairseq_aggdec.startup import installing
 
 Pair = tuple[str, str]
 

@@ -27,13 +27,13 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.timing import System, measure
-from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.shared.amounts import blockwise_size
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu, sacre_bleu
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.stored.loading import load_checkpoint
 from scripts.recipes.blockwise.results import EXACT, STOCK, Results, Score, Speed
 from scripts.recipes.text_scores import compound_bleu
 

@@ -8,9 +8,8 @@
 # Teacher on the raw data; its outputs (beam 5) train verifier and drafter; the last AVERAGE checkpoints of each are averaged; a
 # table of beam 5, beam 1, the drafter alone, GAD and GAD++ (high quality, high efficiency). Killed at any moment, the same
 # command goes on.
-# Environment: TEACHER, VERIFIER, DRAFTER (checkpoints that are ready: nothing of that kind is trained, nor what only it needs. The
-# authors' own, hemingkx/SpecDec: VERIFIER as it is, DRAFTER by `aggdec convert FILE FOLDER`; they read BINARISED data of their
-# dictionaries, SUBWORDS=@@), TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), SIZE (base; big: its models and results are named big-),
+# Environment: TEACHER, VERIFIER, DRAFTER (checkpoints that are ready: nothing of that kind is trained, nor what only it needs; for the
+# authors' own see gad_authors.sh), TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), SIZE (base; big: its models and results are named big-),
 # VERIFIER_ARCH (transformer; big: Transformer-big), DRAFTER_ARCH (nar_drafter_SIZE), BLOCK_SIZE (25; big: 30), DROPOUT (0.1; the
 # paper chooses among 0.1, 0.2, 0.3), TEACHER_DROPOUT (0.3 of Transformer-big, else DROPOUT), DRAFTER_DROPOUT (DROPOUT; 0.2 for
 # en-ro), AVERAGE (10), HIGH_QUALITY and HIGH_EFFICIENCY (beta,tau; Tables 8 and 14),

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_aggdec import installing
+from fairseq_aggdec.startup import installing
 
 sys.path.insert(0, str(Path(__file__).parent))  # as fairseq does for --user-dir
 

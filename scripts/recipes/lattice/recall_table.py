@@ -26,7 +26,6 @@ import torch  # noqa: E402
 from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from fairseq_aggdec.compat import CheckpointError  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
 from fairseq_aggdec.lattice.building import (  # noqa: E402
     COUNTS,
@@ -40,6 +39,7 @@ from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records import results as files  # noqa: E402
+from fairseq_aggdec.stored.loading import CheckpointError  # noqa: E402
 from scripts.recipes import paper_plots, tables  # noqa: E402
 
 Curves = dict[str, dict[int, float]]

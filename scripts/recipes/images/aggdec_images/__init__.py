@@ -5,7 +5,7 @@
 It registers what ``fairseq_aggdec`` does, too.
 """
 
-import fairseq_aggdec.registration  # noqa: F401
+import fairseq_aggdec.pipelines.registration  # noqa: F401
 from fairseq_aggdec.engine.plain.walk import know
 
 from . import super_resolution, transformer

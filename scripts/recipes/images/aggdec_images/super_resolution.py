@@ -30,9 +30,9 @@ from aggdec_images.data import (
     to_image,
     to_tokens,
 )
-from fairseq_aggdec.checkpoints import check_files
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.options import option
+from fairseq_aggdec.stored.checkpoints import check_files
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.translation_aggdec import CheckpointPaths
 

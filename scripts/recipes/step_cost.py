@@ -1,6 +1,6 @@
 """Time of one decoder call against the number of tokens that it reads.
 
-    python -m scripts.recipes.gpu.step_cost DATA --path model.pt --cpu --threads 1 2 --output results/step_cost
+    python -m scripts.recipes.step_cost DATA --path model.pt --cpu --threads 1 2 --output results/step_cost
 
 takes every flag of fairseq-generate.
 """
@@ -106,7 +106,7 @@ def main(given: Sequence[str] | None = None) -> None:
         shown = "\n\n".join(tables)
         print(shown)
         if session.args.output:
-            command = machine.command("scripts.recipes.gpu.step_cost", arguments)
+            command = machine.command("scripts.recipes.step_cost", arguments)
             record = {threads: asdict(cost) for threads, cost in found.items()}
             title = f"Cost of a decoder call, {session.precision}"
             results.write_table(session.args.output, title, command, shown, record)
