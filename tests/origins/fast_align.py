@@ -11,6 +11,7 @@ compares words. A line has source ||| target ||| links ||| links with -r.
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
 import sys
 import tempfile
@@ -46,10 +47,17 @@ def numbered(pairs: list[tuple[Words, Words]]) -> list[str]:
 
 
 def links(program: str, corpus: Path, *options: str) -> list[str]:
-    """What the original writes for each pair of a corpus."""
+    """What the original writes for each pair of a corpus.
+
+    It adds up in one thread: with more the sums have no fixed order, and ties may fall the other way.
+    """
     command = [program, "-i", str(corpus), "-d", "-o", "-v", "-I", "5", *options]
     return subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, text=True
+        command,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     ).stdout.splitlines()
 
 

@@ -72,6 +72,12 @@ def mix(bits: int) -> int:
     return bits ^ (bits >> 31)
 
 
+def test_the_mixing_is_that_of_java() -> None:
+    """The first three numbers of ``new java.util.SplittableRandom(1234567).nextLong()``, unsigned (tests/origins)."""
+    found = [mix(1234567 + number * 0x9E3779B97F4A7C15) for number in range(3)]
+    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
 @given(st.integers(0, 2**62), st.integers(-1, 2**40), st.integers(0, 2**40), st.integers(0, 50))
 def test_uniform_against_unsigned_numbers(seed: int, update: int, key: int, other: int) -> None:
     bits = seed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+import subprocess
 from collections import Counter
 from math import exp, log
 from pathlib import Path
@@ -24,6 +27,18 @@ from scripts.recipes.text_scores import ScoreError, split_compounds
 )
 def test_compounds_are_split_as_the_papers_script_does(tokens: str, split: str) -> None:
     assert split_compounds(tokens) == split
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
+def test_compounds_are_split_as_perl_does() -> None:
+    """The line of fairseq's scripts/compound_split_bleu.sh, on random words."""
+    draw = random.Random(1)
+    lines = ["".join(draw.choices("ab- ", k=draw.randint(1, 30))) for _ in range(200)]
+    command = ["perl", "-ple", r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"]
+    original = subprocess.run(
+        command, input="\n".join(lines) + "\n", capture_output=True, check=True, text=True
+    )
+    assert [split_compounds(line) for line in lines] == original.stdout.splitlines()
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
