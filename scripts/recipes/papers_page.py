@@ -11,6 +11,8 @@ A number is a reference in braces, ``{LINK; ROW; COLUMN}``; the page shows the c
 
 Of a JSON file ``{LINK; median}`` is the median speed-up of single sentences, with two decimals. ``{LINK; median; LOW to
 HIGH}`` is that of the sentences with such an edit ratio, and ``{LINK; count; LOW to HIGH}`` is their number.
+
+``{commits}`` are the commits that the result pages of the line name.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +30,7 @@ TEMPLATE = Path(__file__).with_suffix(".md")
 REFERENCE = re.compile(r"\{([^{};]+);([^{}]+)\}")
 LINK = re.compile(r"\[([^]]+)\]\((results/[^)\s]+)\)")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+COMMIT = re.compile(r"\bcommit ([0-9a-f]{7,40})\b( with changes)?")
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -43,22 +46,42 @@ def cells(line: str) -> list[str]:
 
 
 @cache
+def section(target: str) -> str:
+    """The text of a result page, or of its section."""
+    name, _, anchor = target.partition("#")
+    text = (DOCS / name).read_text(encoding="utf-8")
+    if not anchor:
+        return text
+    sections = {
+        part.split("\n")[0].strip().replace(" ", "-").replace(",", ""): part
+        for part in re.split(r"^## ", text, flags=re.M)
+    }
+    if anchor not in sections:
+        raise UnknownReferenceError(f"{target}: there is no such section")
+    return sections[anchor]
+
+
+def commits(targets: Iterable[str]) -> str:
+    """Commits that result pages name, a section or else the head of its file; ``*``: with changes of its own."""
+    found = dict[str, None]()
+    for target in targets:
+        name = target.partition("#")[0]
+        if not name.endswith(".md"):
+            continue
+        head = re.split(r"^## ", section(name), maxsplit=1, flags=re.M)[0]
+        named = COMMIT.search(section(target)) or COMMIT.search(head)
+        found[named[1] + ("*" if named[2] else "") if named else "not named"] = None
+    return ", ".join(found or ["not named"])
+
+
+@cache
 def tables(target: str) -> tuple[tuple[str, Table], ...]:
     """Titles and tables of a section of a result page.
 
     Args:
         target: file below docs, with ``#section`` or not.
     """
-    name, _, anchor = target.partition("#")
-    text = (DOCS / name).read_text(encoding="utf-8")
-    if anchor:
-        sections = {
-            part.split("\n")[0].strip().replace(" ", "-").replace(",", ""): part
-            for part in re.split(r"^## ", text, flags=re.M)
-        }
-        if anchor not in sections:
-            raise UnknownReferenceError(f"{target}: there is no such section")
-        text = sections[anchor]
+    text = section(target)
     found: list[tuple[str, Table]] = []
     title, rows = "", list[list[str]]()
     for line in [*text.splitlines(), ""]:
@@ -136,7 +159,10 @@ def render(text: str) -> str:
     lines = []
     for line in text.splitlines():
         links = dict(LINK.findall(line))
-        lines.append(REFERENCE.sub(lambda found, links=links: resolve(found[0][1:-1], links), line))
+        named = line.replace("{commits}", commits(links.values())) if "{commits}" in line else line
+        lines.append(
+            REFERENCE.sub(lambda found, links=links: resolve(found[0][1:-1], links), named)
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ PAGE = (DOCS / "papers.md").read_text(encoding="utf-8")
 TARGET = re.compile(r"\]\(([^)\s#]+)")
 REASON = re.compile(r"none: \w[^|]{9,}")
 LONGEST = 120  # characters of a line outside tables
-COLUMNS = 7
+COLUMNS = 8
 KINDS = re.compile(r"\b(trained|grown|replayed|random weights|no model)\b")
 # What the papers number, but for what they only number: tables, figures.
 NUMBERED = {
@@ -74,11 +74,14 @@ def test_links_exist(link: str) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_a_row_has_a_verdict_and_what_it_rests_on(row: tuple[str, ...]) -> None:
     assert len(row) == 1 + COLUMNS
-    _, name, shown, ours, size, baseline, command, file = row
+    _, name, shown, ours, size, baseline, command, commit, file = row
     assert name and shown
     if "](results/" not in file:
-        assert REASON.match(ours) and not file
+        assert REASON.match(ours) and not file and not commit
         return
+    assert re.fullmatch(
+        r"(?:not named|[0-9a-f]{7,8}\*?)(?:, (?:not named|[0-9a-f]{7,8}\*?))*", commit
+    )
     assert re.match(r"(yes|partly|no|not comparable|none)\b", ours), ours
     assert size and command and (baseline or ours.startswith("none"))
     assert KINDS.search(size), f"{size}: which kind of model is it?"
@@ -103,6 +106,8 @@ def test_prose_quotes_no_results() -> None:
 
 
 RESULT = """# A result
+
+Python 3.11; commit 1234567
 
 ## one
 
@@ -135,6 +140,10 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown("{table@batch 8,; GAD; BLEU}") == "36.97"
     assert shown("{table; GAD; BLEU #2}") == "1.50"
     assert shown("{table@batch 8,; twice + 2.00; x ours, greedy}") == "2.00"
+    (tmp_path / "results" / "own.md").write_text("## two\n\ncommit 89abcdef with changes\n")
+    two = f"{{commits}} {link} [own](results/own.md#two) [plot](results/plot.svg)"
+    assert papers_page.render(two).startswith("1234567, 89abcdef* [table]")
+    assert papers_page.render("{commits} [plot](results/plot.svg)").startswith("not named ")
     for wrong in (
         "{other; GAD; BLEU}",
         "{table; GAD}",
