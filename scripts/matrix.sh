@@ -75,7 +75,9 @@ print("\n".join(x for x in names["EXTRAS"]["test"] if not x.startswith(("fairseq
 PYTHON
     # The package leaves the fairseq that is there alone.
     sums "$place/bin/python" >"$place/before"
-    put "$place" --no-build-isolation -r "$place/tests.txt" -e . "$torch" "${rest[@]+"${rest[@]}"}"
+    # The kernels need no headers of Python: the first cell compiles them. An editable installation would do so each time.
+    "$place/bin/python" setup.py -q build_ext --inplace
+    AGGDEC_LIBRARIES='' put "$place" --no-build-isolation -r "$place/tests.txt" -e . "$torch" "${rest[@]+"${rest[@]}"}"
 }
 
 sums() { # of all files of the fairseq that this Python imports, but compiled ones

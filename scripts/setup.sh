@@ -54,7 +54,7 @@ moved() { [ -e "$STAMP" ] && [ "$(tail -n 1 "$STAMP")" != "$PWD" ]; }
 
 usable() { [ ! -e "$UNFINISHED" ] && [ -z "${REDO_VENV:-}" ] && right_python && ! moved; }
 
-up_to_date() { [ -e "$STAMP" ] && [ "$(cat "$STAMP")" = "$(wanted_stamp)" ]; }
+up_to_date() { [ -e "$STAMP" ] && [ "$(cat "$STAMP")" = "$1" ]; }
 
 make_venv() {
     local python
@@ -176,7 +176,9 @@ install() {
 }
 
 main() {
-    if usable && up_to_date; then return; fi
+    local wanted
+    wanted=$(wanted_stamp) # before `install` sets variables of its own
+    if usable && up_to_date "$wanted"; then return; fi
     usable || make_venv
     check_compiler
     choose_torch
@@ -188,7 +190,7 @@ main() {
         die "the installation of $torch and the rest failed: see above, the whole log is $LOG." \
             "(AGGDEC_TORCH names another PyTorch.)"
     fi
-    wanted_stamp >"$STAMP"
+    printf '%s\n' "$wanted" >"$STAMP"
     rm "$UNFINISHED"
     say "done in $SECONDS s, Python $(version_of "$PYTHON"); enter it with: source .venv/bin/activate"
 }

@@ -90,6 +90,9 @@ def exchange(folder: Path, name: str) -> None:
 
 
 def record(folder: Path, name: str, status: str) -> None:
+    """Writes what happened in this environment to ``environments.jsonl``, and the page of all of them."""
+    import fairseq
+
     from fairseq_aggdec.records import machine
 
     suite = xml.parse(folder / name / "tests.xml").getroot()[0]
@@ -97,25 +100,46 @@ def record(folder: Path, name: str, status: str) -> None:
     ran = Counter(one.attrib["classname"].split(".")[1] for one in suite.iter("testcase"))
     line = {"cell": name, "status": int(status), **made, "ran": ran, "machine": machine.describe()}
     line["modules"] = {one: version(one) for one in ("omegaconf", "hydra-core")}
+    line["clone"] = "site-packages" not in str(fairseq.__file__)
     line["exchange"] = (folder / name / "exchange").read_text(encoding="utf-8").strip()[-200:]
     path = folder / "environments.jsonl"
     before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    kept = [one for one in before if json.loads(one)["cell"] != name]
-    path.write_text("\n".join([*kept, json.dumps(line)]) + "\n", encoding="utf-8")
-    rows = ["| Python | packages | tests that ran | failed | skipped | models of other environments |",
-            "|---|---|---|---|---|---|"]  # fmt: skip
-    for one in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+    lines = [one for one in map(json.loads, before) if one["cell"] != name] + [line]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    (folder / "environments.md").write_text(page(lines), encoding="utf-8")
+
+
+def page(lines: list[dict]) -> str:
+    """The command, the machines, and a row for each environment."""
+    machines = [one["machine"] for one in lines]
+    kinds = {
+        f"{one['processor']}, {one['cores']} cores, {one['memory_gib']} GiB" for one in machines
+    }
+    rows = [
+        "# The tests in other environments\n",
+        "`scripts/matrix.sh` ran some tests in each environment and decoded the models that had been trained in the",
+        "environments before. Where it ended with *yes*, all tests passed and no file of fairseq had changed.\n",
+        f"{'; '.join(sorted(kinds))}; commit {', '.join(sorted({one['commit'] for one in machines}))}\n",
+        "| Python | PyTorch | fairseq | NumPy | OmegaConf | hydra | tests | failed | skipped | models | all right |",
+        "|" + "---|" * 11,
+    ]  # fmt: skip
+    for one in sorted(lines, key=lambda one: (one["machine"]["python"], one["cell"])):
         versions = one["machine"]["versions"] | one["modules"]
+        fairseq = ", ".join(f"{key} {value}" for key, value in versions.items() if "fairseq" in key)
+        fairseq = fairseq.partition(", fairseq_aggdec")[0]
         cells = (
             one["machine"]["python"],
-            ", ".join(f"{key} {value}" for key, value in versions.items()),
+            versions["torch"],
+            fairseq + ", a clone" * one.get("clone", False),
+            *(versions[key] for key in ("numpy", "omegaconf", "hydra-core")),
             ", ".join(f"{count} {level}" for level, count in one["ran"].items()),
             one["failures"] + one["errors"],
             one["skipped"],
             one["exchange"],
+            "no" if one["status"] else "yes",
         )
         rows.append("| " + " | ".join(map(str, cells)) + " |")
-    (folder / "environments.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":

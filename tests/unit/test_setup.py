@@ -72,6 +72,24 @@ def test_parts_are_told_and_a_failure_is_kept(tmp_path: Path) -> None:
     assert log.read_text() == "said\n"
 
 
+def test_a_second_run_is_over_at_once(tmp_path: Path) -> None:
+    """What the first run chooses and exports is no part of what it was asked for."""
+    files = [f"{name}={tmp_path / name}" for name in ("STAMP", "UNFINISHED", "LOG", "CONSTRAINTS")]
+    stubs = [
+        *("part() { :; }", "remove_other_fairseq() { :; }", "check_compiler() { :; }"),
+        *("right_python() { :; }", "choose_torch() { torch=torch index=(); }"),
+    ]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([FUNCTIONS, *files, *stubs, "(main)", "(main)"])],
+        cwd=SETUP.parents[1],
+        env={name: value for name, value in os.environ.items() if not name.startswith("AGGDEC_")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("setup: installing") == done.stderr.count("setup: done") == 1
+
+
 @pytest.mark.parametrize(
     ("configured", "theirs", "torch", "index"),
     [
