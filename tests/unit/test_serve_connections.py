@@ -172,6 +172,7 @@ def test_too_many_connections(translator: Translator) -> None:
         with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as other:
             answer = other.get("/health")
         assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "1"
         assert answer.json() == {"error": "too many connections: try again later"}
         idle.close()
         until(lambda: other_status(client) == 200)
