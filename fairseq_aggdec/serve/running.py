@@ -103,6 +103,8 @@ class Connection(H11Protocol):
             body = json.dumps({"error": message}).encode()
             size = ("Content-Length", str(len(body)))
             headers = [("Content-Type", "application/json"), size, ("Connection", "close")]
+            if status == 503:
+                headers.append(("Retry-After", "1"))
             reason = HTTPStatus(status).phrase
             for event in (
                 h11.Response(status_code=status, headers=headers, reason=reason),
