@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import zipfile
 from pathlib import Path
 
 import numpy
@@ -11,7 +12,10 @@ import pytest
 import torch
 from torch.serialization import clear_safe_globals, get_unsafe_globals_in_checkpoint
 
+from fairseq_aggdec.cli import doctor
+from fairseq_aggdec.packed.folder import ModelFiles
 from fairseq_aggdec.stored import loading
+from fairseq_aggdec.stored.held_files import HeldFile
 from fairseq_aggdec.stored.loading import CheckpointError, load_checkpoint
 
 loading.register_safe_globals()
@@ -99,3 +103,19 @@ def test_a_name_that_is_not_in_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyP
         torch.save({"cfg": {}, "model": {}}, file)
     with pytest.raises(CheckpointError, match=r"pt has no entry 'optimizer_history'"):
         load_checkpoint(path)
+
+
+def test_the_sums_of_a_mapped_file_are_compared_by_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file is mapped, and one wrong byte in it is not seen when it is loaded."""
+    path = saved(tmp_path / "large.pt", {"weight": torch.ones(1000)})
+    content = bytearray(Path(path).read_bytes())
+    content[content.index(torch.ones(8).numpy().tobytes())] ^= 1
+    Path(path).write_bytes(content)
+    with pytest.raises(zipfile.BadZipFile):
+        loading.read_stored(HeldFile(path))
+    monkeypatch.setattr(loading, "MAPPED_FROM", 0)
+    assert loading.read_stored(HeldFile(path))[0]["weight"][0] != 1
+    with pytest.raises(CheckpointError, match=r"large\.pt"):
+        doctor.sums_of(ModelFiles(path, {"large.pt": HeldFile(path)}))
