@@ -30,7 +30,7 @@ class Spots(NamedTuple):
         end, floor, strict_floor: limits of the rows, as :class:`~fairseq_aggdec.search.state.Row` has them; numbers, or
             tensors that broadcast to (R, W).
         free_from: the length of the longest forced prefix, behind which the floor holds.
-        forced: (R, W) bool, a token is forced; None: nowhere. No rule of a user's own counts there.
+        forced: (R, W) bool, a token is forced; None: nowhere. No ban counts there, and no rule of a user's own.
     """
 
     outputs: Tensor
@@ -183,25 +183,18 @@ class Rules:
 
     def penalties(self, spots: Spots) -> list[Change]:
         """Changes that count in the scores."""
-        found = []
+        changes = []
         if self.unk_penalty:
-            found.append(UnknownWord(self.unk, self.unk_penalty).on_device(spots))
-        for rule in self.own:
-            tokens, nats = rule.on_device(spots)
-            if spots.forced is not None:
-                given = spots.forced if isinstance(tokens, int) else spots.forced.unsqueeze(2)
-                by = torch.as_tensor(nats, dtype=torch.float32, device=given.device)
-                shape = torch.broadcast_shapes(given.shape, by.shape)
-                nats = by.expand(shape).masked_fill(given, 0.0)
-            found.append(Change(tokens, nats))
-        return found
+            changes.append(UnknownWord(self.unk, self.unk_penalty).on_device(spots))
+        own = [_where_free(rule.on_device(spots), spots.forced) for rule in self.own]
+        return changes + own
 
     def bans(self, spots: Spots) -> list[Change]:
-        """Changes that say what cannot be chosen, and that no score has."""
-        found = [MinimumLength(self.eos).on_device(spots)]
-        if self.no_repeat_ngram_size:
-            found.append(NoRepeats(self.no_repeat_ngram_size, self.pad).on_device(spots))
-        return found
+        """Changes that say which words cannot be chosen, and that no score has."""
+        changes = []
+        if self.no_repeat_ngram_size > 0:
+            changes.append(NoRepeats(self.no_repeat_ngram_size, self.pad).on_device(spots))
+        return [_where_free(each, spots.forced) for each in changes]
 
     def choose_from(
         self, logits: Tensor, spots: Spots, penalties: Sequence[Change], forced: Tensor
@@ -214,11 +207,22 @@ class Rules:
             forced: (R, W) int64, the token that is forced, padding where there is none.
         """
         logits.select(-1, self.pad).fill_(-torch.inf)
-        change(logits, [*penalties, *self.bans(spots)], forced.shape)
-        given = forced.view(-1, 1)
-        is_given = given != self.pad
-        own = logits.gather(1, given).masked_fill_(is_given, 0.0)
-        logits.masked_fill_(is_given, -torch.inf).scatter_(1, given, own)
+        ends = MinimumLength(self.eos).on_device(spots)
+        change(logits, [*penalties, *self.bans(spots), ends], forced.shape)
+        self.hide_others(logits, forced.view(-1, 1), value=0.0)
+
+    def hide_others(self, logits: Tensor, forced: Tensor, value: float | None = None) -> None:
+        """Hides in logits (N, V) all tokens but the forced one of a place, in place.
+
+        Args:
+            forced: (N, 1) int64, padding where no token is forced.
+            value: what becomes the logit of a forced token; None: it stays.
+        """
+        is_forced = forced != self.pad
+        kept = logits.gather(1, forced)
+        if value is not None:
+            kept.masked_fill_(is_forced, value)
+        logits.masked_fill_(is_forced, -torch.inf).scatter_(1, forced, kept)
 
     def forced(self, spots: Spots, prefix: Tensor) -> Tensor:
         """(R, W) the token that is forced, padding where there is none: ``</s>`` at the maximum length, else the
@@ -250,6 +254,14 @@ _fields = operator.attrgetter(
 _rules = functools.lru_cache(typed=True)(
     Rules
 )  # every batch asks, and hardly ever something has changed
+
+
+def _where_free(change: Change, forced: Tensor | None) -> Change:
+    """The change without the places where a token is forced, (R, W) bool."""
+    if forced is None:
+        return change
+    places = forced if isinstance(change.tokens, int) else forced.unsqueeze(2)
+    return change._replace(nats=torch.where(places, 0.0, change.nats).float())
 
 
 def change(logits: Tensor, changes: Iterable[Change], shape: Sequence[int]) -> None:

@@ -21,7 +21,6 @@ from fairseq_aggdec.search.rules import (
     ForcedPrefix,
     MaximumLength,
     MinimumLength,
-    NoRepeats,
     Rules,
     Spots,
     change,
@@ -207,14 +206,14 @@ class BeamBoard:
         options, shape = self.options, (rows, self.options.beam_size, -1)
         log_probs = logits.log_softmax(-1)
         log_probs.select(1, options.pad).fill_(-torch.inf)
-        spots = self._spots(rows, forced)
-        change(log_probs, self.rules.penalties(spots), spots.outputs.shape)
-        ends = log_probs[:, options.eos].clone()
-        self._ban_repeats(rows, log_probs, forced, spots)
         if forced is not None:
-            types = torch.arange(log_probs.size(1), device=logits.device)
-            others = (types != forced) & (forced != options.pad)  # (R, V)
-            log_probs.view(*shape).masked_fill_(others.unsqueeze(1), -torch.inf)
+            forced = forced.expand(*shape[:2]).reshape(-1, 1)  # (R W, 1)
+        spots = self._spots(rows, forced)
+        changes = [*self.rules.penalties(spots), *self.rules.bans(spots)]
+        change(log_probs, changes, spots.outputs.shape)
+        ends = log_probs[:, options.eos].clone()
+        if forced is not None:
+            self.rules.hide_others(log_probs, forced)
         log_probs.select(1, options.eos).fill_(-torch.inf)
         values, tokens = log_probs.topk(min(options.beam_size, log_probs.size(1)))
         return values.view(*shape), tokens.view(*shape), ends.view(rows, -1)
@@ -239,29 +238,13 @@ class BeamBoard:
 
     def _spots(self, rows: int, forced: Tensor | None) -> Spots:
         """The hypotheses of the first rows as rules read them, (R W, 1)."""
-        count = rows * self.options.beam_size
+        outputs = self.depths[:1].expand(rows * self.options.beam_size, 1)
         written = None if self.written is None else self.written[:rows].flatten(0, 1)
-        outputs, given = self.depths[:1].expand(count, 1), None
+        is_forced = None if forced is None else forced != self.options.pad
         if self.rules.own:
-            given = MaximumLength.holds(Spots(outputs, end=self.clock[:1]))
-            if forced is not None:
-                own = (forced != self.options.pad).repeat_interleave(self.options.beam_size, 0)
-                given = given | own
-        return Spots(outputs, written, forced=given)
-
-    def _ban_repeats(
-        self, rows: int, log_probs: Tensor, forced: Tensor | None, spots: Spots
-    ) -> None:
-        """Hides in (R W, V) what would repeat an n-gram; the caller's tokens may."""
-        options = self.options
-        if options.no_repeat_ngram_size <= 0:
-            return
-        repeats = NoRepeats(options.no_repeat_ngram_size, options.pad).on_device(spots).tokens
-        assert isinstance(repeats, Tensor)
-        repeats = repeats.view(rows, options.beam_size, -1)
-        if forced is not None:
-            repeats = repeats.masked_fill((forced != options.pad).unsqueeze(2), options.pad)
-        log_probs.scatter_(1, repeats.flatten(0, 1), -torch.inf)
+            at_end = MaximumLength.holds(Spots(outputs, end=self.clock[:1]))
+            is_forced = at_end if is_forced is None else is_forced | at_end
+        return Spots(outputs, written, forced=is_forced)
 
     def _end(self, rows: int, sums: Tensor, parents: Tensor, ending: Tensor) -> Tensor:
         """Notes the hypotheses that end, of the W best (R, W) each; returns how many there are now, (R,)."""

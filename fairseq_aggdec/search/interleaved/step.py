@@ -57,7 +57,8 @@ def best_words(
     log_probs.select(-1, rules.pad).fill_(-torch.inf)
     last = first + log_probs.size(1)
     slots = torch.arange(first, last, device=log_probs.device).expand(len(sentences), -1)
-    change(log_probs.flatten(0, 1), rules.penalties(Spots(slots)), slots.shape)
+    changes = [*rules.penalties(Spots(slots)), *rules.bans(Spots(slots))]
+    change(log_probs.flatten(0, 1), changes, slots.shape)
     ends = log_probs[..., rules.eos]  # a view
     if first < limits.floor or limits.exact or last > min(limits.ends):
         limit = to_device([[limits.ends[i]] for i in sentences], ends.device)  # (R, 1)
