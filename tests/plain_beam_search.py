@@ -237,7 +237,7 @@ class SentenceSearch(SearchedTree):
             above = 0 if node == ROOT else self.seen[tree.parents[node]]
             self.seen[node] = above | 1 << tree.places
             tree.placed.append(node)
-        self.asked.append(nodes)
+        self.nodes_of_calls.append(nodes)
         return nodes
 
     def banned(self, node: int) -> list[int]:

@@ -68,9 +68,9 @@ class TopBeta:
 
     def __call__(self, logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
         best = logits.gather(1, choices.unsqueeze(1))  # (N, 1)
-        own, permitted = _drafted_logits(logits, drafted)
-        better = (logits > own).sum(-1)  # tokens ahead of the drafted one: its rank
-        near = (better < self.beta) & (best - own <= self.tolerance).squeeze(1)
+        drafted_logits, permitted = _drafted_logits(logits, drafted)
+        better = (logits > drafted_logits).sum(-1)  # tokens ahead of the drafted one: its rank
+        near = (better < self.beta) & (best - drafted_logits <= self.tolerance).squeeze(1)
         return exact(logits, choices, drafted) | (near & permitted & (self.beta > 1))
 
 
@@ -117,13 +117,13 @@ def split(accept: Acceptance) -> tuple[int, Acceptance]:
 
 def known(accept: Acceptance) -> dict[str, float] | None:
     """The rule as the compiled library has it, ``Acceptance`` of ``structs.h``; None: a rule of somebody else."""
-    least, own = split(accept)
-    if own is exact:
+    least, rule = split(accept)
+    if rule is exact:
         return {"least": least}
-    if own is trusting:
+    if rule is trusting:
         return {"trusts": True}
-    if type(own) in (TopBeta, Distance):
-        return {"least": least, **vars(own)}
+    if type(rule) in (TopBeta, Distance):
+        return {"least": least, **vars(rule)}
     return None
 
 
@@ -136,5 +136,5 @@ def _depths(drafted: Tensor) -> Tensor:
 
 def _drafted_logits(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
     """The logit of each drafted token (N, 1) and whether there is one that may be emitted (N,)."""
-    own = logits.gather(1, drafted.clamp(min=0).unsqueeze(1))
-    return own, (drafted != NO_DRAFT) & (own.squeeze(1) > -math.inf)
+    values = logits.gather(1, drafted.clamp(min=0).unsqueeze(1))
+    return values, (drafted != NO_DRAFT) & (values.squeeze(1) > -math.inf)

@@ -46,19 +46,23 @@ class WithAttention(CachedGenerator):
             model.decoder(previous, encoder_out=encoder_out)
             for model, encoder_out in zip(models, encoder_outs, strict=True)
         ]
-        shown = [found for found in map(_attention_in, outputs) if found is not None]
+        attentions = [
+            attention for attention in map(_attention_in, outputs) if attention is not None
+        ]
         # A model that shows none counts as zeros in stock, unless none shows any.
-        return torch.stack(shown or [attention_of(models[0], outputs[0])]).sum(0) / len(outputs)
+        return torch.stack(attentions or [attention_of(models[0], outputs[0])]).sum(0) / len(
+            outputs
+        )
 
 
 def _attention_in(output: Sequence[Any]) -> Tensor | None:
     """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them."""
-    found = output[1] if len(output) > 1 else None
-    if isinstance(found, Mapping):
-        found = found.get("attn")
-    if isinstance(found, Sequence):
-        found = found[0] if found else None
-    return found if isinstance(found, Tensor) else None
+    attention = output[1] if len(output) > 1 else None
+    if isinstance(attention, Mapping):
+        attention = attention.get("attn")
+    if isinstance(attention, Sequence):
+        attention = attention[0] if attention else None
+    return attention if isinstance(attention, Tensor) else None
 
 
 def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
@@ -67,10 +71,10 @@ def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
     Raises:
         ValueError: it holds none.
     """
-    found = _attention_in(output)
-    if found is None:
+    attention = _attention_in(output)
+    if attention is None:
         raise ValueError(
             f"--print-alignment reads attention to the source, which the {type(model.decoder).__name__} of this model "
             "does not show: leave the option out"
         )
-    return found
+    return attention

@@ -191,15 +191,16 @@ class Board:
             accepted in each iteration; each a list for every sentence.
         """
         count, longest = len(lengths), max(lengths)
-        found = self.written[:, :count, : longest + 1].contiguous().cpu()
+        planes = self.written[:, :count, : longest + 1].contiguous().cpu()
         # The first iterations that have written these tokens; later places are of other batches.
         ends = torch.tensor(lengths).unsqueeze(1)
-        rounds = (1 + (found[1].cumsum(1) < ends).sum(1)).tolist()
+        rounds = (1 + (planes[1].cumsum(1) < ends).sum(1)).tolist()
         of_tokens = [slice(1, length + 1) for length in lengths]
-        parts = [(found[0], of_tokens), (_fp32(found[4]), of_tokens)]
-        parts += [(numbers, list(map(slice, rounds))) for numbers in found[1:4]]
+        parts = [(planes[0], of_tokens), (_fp32(planes[4]), of_tokens)]
+        parts += [(numbers, list(map(slice, rounds))) for numbers in planes[1:4]]
         return [
-            [row[kept].tolist() for row, kept in zip(rows, own, strict=True)] for rows, own in parts
+            [row[kept].tolist() for row, kept in zip(rows, slices, strict=True)]
+            for rows, slices in parts
         ]
 
 

@@ -140,11 +140,11 @@ class Counters:
         )
 
     def _notes(self) -> str:
-        found = {
+        notes = {
             "of the sentences were decoded without drafts, as by --decoding greedy": self.undrafted,
             "iterations more were in vain on the GPU, behind the ends of batches": self.in_vain,
         }
-        return "".join(f"; {times} {what}" for what, times in found.items() if times)
+        return "".join(f"; {times} {what}" for what, times in notes.items() if times)
 
     def histogram(self, bins: tuple[int, ...] = (0, 1, 2, 3, 5, 9, 17, 33)) -> str:
         """``1: 40 %, 2: 10 %, 3-4: ...``: share of all rounds by tokens gained, empty bins left out."""

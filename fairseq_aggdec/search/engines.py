@@ -211,52 +211,52 @@ STOCK = StockEngine()
 ENGINES: tuple[SearchEngine, ...] = BoardEngine(), LibraryEngine(), WindowsEngine(), STOCK
 
 
-Asked = list[
+Answers = list[
     tuple[SearchEngine, str | None]
 ]  # engines that were asked, in order, each with its gap
 
 
-def gaps_of(request: EngineRequest) -> Asked:
+def gaps_of(request: EngineRequest) -> Answers:
     """The engines that are asked; the last has no gap and decodes, unless even stock fairseq has one."""
-    asked: Asked = []
+    answers: Answers = []
     for engine in ENGINES:
-        asked.append((engine, engine.gap(request)))
-        if asked[-1][1] is None:
+        answers.append((engine, engine.gap(request)))
+        if answers[-1][1] is None:
             break
-    return asked
+    return answers
 
 
-def choose(request: EngineRequest) -> Asked:
+def choose(request: EngineRequest) -> Answers:
     """The engines that are asked, of which the last decodes.
 
     Raises:
         ValueError: nobody decodes the request.
     """
-    asked = gaps_of(request)
-    if (gap := asked[-1][1]) is not None:
+    answers = gaps_of(request)
+    if (gap := answers[-1][1]) is not None:
         raise ValueError(
-            f"no engine can decode this: {_gaps(asked[:-1])}; nor can stock fairseq: {gap}"
+            f"no engine can decode this: {_gaps(answers[:-1])}; nor can stock fairseq: {gap}"
         )
-    return asked
+    return answers
 
 
-def _gaps(asked: Asked) -> str:
+def _gaps(answers: Answers) -> str:
     """The reasons, each once."""
-    return "; ".join(dict.fromkeys(str(gap) for _, gap in asked))
+    return "; ".join(dict.fromkeys(str(gap) for _, gap in answers))
 
 
-def line_of(asked: Asked, request: EngineRequest) -> str:
+def line_of(answers: Answers, request: EngineRequest) -> str:
     """The line of the log about who decodes, and why not another."""
-    *others, (engine, _) = asked
+    *others, (engine, _) = answers
     if engine is STOCK:
         return f"left to stock fairseq: {_gaps(others)}"
     reasons = "".join(f"; not {other.title}: {gap}" for other, gap in others)
     return engine.says(request) + reasons
 
 
-def level_of(asked: Asked) -> int:
+def level_of(answers: Answers) -> int:
     """The level of that line in the log: tools, and Python by default, show warnings only."""
-    return logging.WARNING if asked[-1][0] is STOCK else logging.INFO
+    return logging.WARNING if answers[-1][0] is STOCK else logging.INFO
 
 
 def _unruled(request: EngineRequest) -> str | None:
@@ -344,16 +344,20 @@ def _of_greedy_search(generator: Any) -> str | None:
 
 
 def of_stock_generator(
-    generator: Any, asked: Iterator[str], greedy: bool, known: bool = False
+    generator: Any, request_gaps: Iterator[str], greedy: bool, known: bool = False
 ) -> str | None:
     """Why only stock fairseq can do what the generator does that a task has built.
 
     Args:
-        asked: options that ask for another search than stock beam search.
+        request_gaps: options that ask for another search than stock beam search.
         greedy: the search would be a greedy one.
         known: the modules of its models were looked at; they are again before every batch.
     """
-    gap = generator_gap(generator) or next(asked, None) or of_models(generator.model.models, known)
+    gap = (
+        generator_gap(generator)
+        or next(request_gaps, None)
+        or of_models(generator.model.models, known)
+    )
     return gap or (_of_greedy_search(generator) if greedy else None)
 
 

@@ -53,16 +53,16 @@ def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     check_scores(torch.stack(totals).tolist() if totals else ())
 
 
-def check_tokens(types: int, **given: Iterable[Sequence[int]]) -> None:
+def check_tokens(types: int, **named_rows: Iterable[Sequence[int]]) -> None:
     """Refuses tokens that a target dictionary of ``types`` types does not have.
 
     Args:
-        given: rows of tokens, by the name under which the caller gave them.
+        named_rows: rows of tokens, by the name under which the caller gave them.
 
     Raises:
         ValueError: with that name.
     """
-    for name, rows in given.items():
+    for name, rows in named_rows.items():
         for row in rows:
             if row and not 0 <= min(row) <= max(row) < types:
                 token = min(row) if min(row) < 0 else max(row)

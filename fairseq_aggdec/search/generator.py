@@ -22,7 +22,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.engines import (
     BEAM,
     NOT_IN_STOCK,
-    Asked,
+    Answers,
     EngineRequest,
     SearchEngine,
     choose,
@@ -106,7 +106,7 @@ class CachedGenerator(SequenceGenerator):
         self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
         self.precision = precision
         self.memory = Memory()
-        self.engines: Asked = []
+        self.engines: Answers = []
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, self.asked_search not in NOT_IN_STOCK)
@@ -160,8 +160,8 @@ class CachedGenerator(SequenceGenerator):
             ValueError: an option or a token of the call that does not go, or a minimum length above the maximum.
             NonFiniteError: a sentence whose scores are NaN or infinite.
         """
-        for option, given in (("prefix_size", prefix_tokens), ("constraints", constraints)):
-            if given is not None and option in self.refused:
+        for option, value in (("prefix_size", prefix_tokens), ("constraints", constraints)):
+            if value is not None and option in self.refused:
                 name = "--" + option.replace("_", "-")
                 raise ValueError(refusal(name, self.decoding, self.refused[option]))
         source = sample["net_input"]["src_tokens"]
@@ -169,14 +169,14 @@ class CachedGenerator(SequenceGenerator):
         try:
             with self._conditions(source.device):
                 batch = self._batch(sample, source, prefix_tokens, bos_token)
-                found = list[list[Hypothesis]]()
+                nbest = list[list[Hypothesis]]()
                 for first, part in parts(batch, self._most_rows(batch)):
-                    found += self._decode_part(part, first)
+                    nbest += self._decode_part(part, first)
         finally:
             lock.give_back()
         if source.device.type != "cpu":
-            send_hypotheses(found, source.device)
-        return found
+            send_hypotheses(nbest, source.device)
+        return nbest
 
     def _decode_part(self, part: Batch, first: int) -> list[list[Hypothesis]]:
         """The hypotheses of some sentences of a batch; ``first``: the place of their first."""

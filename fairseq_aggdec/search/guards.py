@@ -26,7 +26,7 @@ def or_stock(generate: Generate) -> Generate:
     onto the generator, asks for it."""
 
     @functools.wraps(generate)
-    def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def decoded_or_stock(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         gap = of_call(self, sample, *args, **kwargs)
         if gap is None:
             _check_sources(sample["net_input"]["src_tokens"])
@@ -38,7 +38,7 @@ def or_stock(generate: Generate) -> Generate:
             self.leave(gap)
         return _as_stock(self, sample, *args, **kwargs)
 
-    return found
+    return decoded_or_stock
 
 
 def _check_sources(source: Tensor) -> None:
@@ -56,15 +56,15 @@ def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any)
     block_repeats(generator, generator.no_repeat_ngram_size)
     try:
         with stock_stoppable():
-            found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
+            nbest = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     finally:
         _set_blocker(generator, before)
-    check_best(found)
-    lengths = [len(ranked[0]["tokens"]) if ranked else 0 for ranked in found]
+    check_best(nbest)
+    lengths = [len(ranked[0]["tokens"]) if ranked else 0 for ranked in nbest]
     generator.counters.add_by_stock(lengths)
-    for hypothesis in (hypothesis for ranked in found for hypothesis in ranked):
+    for hypothesis in (hypothesis for ranked in nbest for hypothesis in ranked):
         hypothesis |= {"steps": len(hypothesis["tokens"]), "history": []}  # a call for each token
-    return found
+    return nbest
 
 
 def block_repeats(generator: Any, size: int) -> None:
@@ -137,10 +137,10 @@ class OneThread:
 
 def one_thread(thing: Any) -> OneThread:
     """The guard of an object."""
-    own = vars(thing)
-    found: OneThread | None = own.get("_one_thread")
+    attributes = vars(thing)
+    lock: OneThread | None = attributes.get("_one_thread")
     # setdefault is atomic, and needs no constructor that subclasses would have to call first.
-    return found or own.setdefault("_one_thread", OneThread())
+    return lock or attributes.setdefault("_one_thread", OneThread())
 
 
 def exclusive(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

@@ -160,7 +160,7 @@ class Rules:
         unk_penalty: subtracted from the log-probability of ``unk``, in nats.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
         free_end: ``</s>`` scores 0 where the length forces it (``--match-source-len`` does that in stock).
-        own: rules from outside the package.
+        own_rules: rules from outside the package.
     """
 
     pad: int
@@ -169,7 +169,7 @@ class Rules:
     unk_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     free_end: bool = False
-    own: tuple[OwnRule, ...] = ()
+    own_rules: tuple[OwnRule, ...] = ()
 
     @classmethod
     def of(cls, generator: Any) -> Rules:
@@ -179,15 +179,15 @@ class Rules:
     @property
     def reads_written(self) -> bool:
         """Tells whether a rule reads what is written before a place."""
-        return self.no_repeat_ngram_size > 0 or bool(self.own)
+        return self.no_repeat_ngram_size > 0 or bool(self.own_rules)
 
     def penalties(self, spots: Spots) -> list[Change]:
         """Changes that count in the scores."""
         changes = []
         if self.unk_penalty:
             changes.append(UnknownWord(self.unk, self.unk_penalty).on_device(spots))
-        own = [_where_free(rule.on_device(spots), spots.forced) for rule in self.own]
-        return changes + own
+        own_rules = [_where_free(rule.on_device(spots), spots.forced) for rule in self.own_rules]
+        return changes + own_rules
 
     def bans(self, spots: Spots) -> list[Change]:
         """Changes that say which words cannot be chosen, and that no score has."""

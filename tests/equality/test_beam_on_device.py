@@ -67,7 +67,7 @@ def searched(search: SearchedTree) -> Any:
     words = search.tree.words
     beams = [[words(node) for _, node in beam] for beam in search.beams[:-1]]
     endings = [words(ending.node) for ending in search.endings]
-    asked = [[words(node) for node in call] for call in search.asked]
+    asked = [[words(node) for node in call] for call in search.nodes_of_calls]
     return beams, endings, asked, search.gains, search.done, search.depth
 
 

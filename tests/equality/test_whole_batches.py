@@ -310,7 +310,7 @@ def test_a_broken_search_asks_no_more() -> None:
     assert search.ask() is not None
     search.take(torch.full((1, 9), torch.nan))
     assert search.ask() is None
-    found = search.found()
+    found = search.result()
     assert (found.broken, found.calls, found.nodes) == (0, 1, 1)
 
 

@@ -171,8 +171,8 @@ def test_no_more_is_evaluated_than_the_budget_allows() -> None:
     budget = eager()
     budget.most = 7
     (tree,) = searched(alike, budget, 1, TEXT)
-    assert {len(call) for call in tree.asked} <= set(range(1, 9))
-    assert max(map(len, tree.asked)) > BEAM
+    assert {len(call) for call in tree.nodes_of_calls} <= set(range(1, 9))
+    assert max(map(len, tree.nodes_of_calls)) > BEAM
 
 
 @compiled

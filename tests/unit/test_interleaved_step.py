@@ -22,7 +22,7 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
-from fairseq_aggdec.search.interleaved.library import found_by, search_of
+from fairseq_aggdec.search.interleaved.library import results_of, search_of
 from fairseq_aggdec.search.interleaved.search import InterleavedSearch, SentenceResult
 from fairseq_aggdec.search.interleaved.step import best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
@@ -172,7 +172,7 @@ def interleaved_case(seed: int) -> None:
     run(library, model)
     broken = any(sentence.broken for sentence in expected)
     try:
-        _, found = found_by(library, rows)
+        _, found = results_of(library, rows)
     except NonFiniteError:
         broken = True
     if model.spoilt:  # the board also reads rows that hold no hypothesis, and not all of the others

@@ -148,7 +148,7 @@ def beam_case(seed: int) -> None:
     assert counted.drafted == sum(len(tree.ahead) for tree in trees)
     if budget is None:
         assert outputs.rounds == [search.calls for search in searches]
-        assert outputs.found.calls == counters.calls
+        assert outputs.result.calls == counters.calls
         assert counted.nodes == sum(search.tree.places for search in searches)
 
 
@@ -163,7 +163,7 @@ def same_tree(search: SearchedTree, tree: SearchedTree) -> None:
     assert words(search) == words(tree)
     assert sum(tree.gains) == tree.depth
     assert len(tree.gains) == tree.calls == len(tree.history)
-    evaluated = [node for call in tree.asked for node in call]
+    evaluated = [node for call in tree.nodes_of_calls for node in call]
     assert evaluated == tree.tree.placed
     assert len(set(evaluated)) == len(evaluated)
 

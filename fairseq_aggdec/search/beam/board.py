@@ -241,7 +241,7 @@ class BeamBoard:
         outputs = self.depths[:1].expand(rows * self.options.beam_size, 1)
         written = None if self.written is None else self.written[:rows].flatten(0, 1)
         is_forced = None if forced is None else forced != self.options.pad
-        if self.rules.own:
+        if self.rules.own_rules:
             at_end = MaximumLength.holds(Spots(outputs, end=self.clock[:1]))
             is_forced = at_end if is_forced is None else is_forced | at_end
         return Spots(outputs, written, forced=is_forced)

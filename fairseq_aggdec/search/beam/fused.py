@@ -46,7 +46,7 @@ class FusedBoard(BeamBoard):
     def take(self, rows: int, end: int, logits: Tensor) -> None:
         readable = logits.dtype in gpu.operators.PRECISIONS and logits.is_contiguous()
         step = gpu.operators.ops().beam_step
-        found: tuple[Tensor | None, ...] = None, None, None
+        continuations: tuple[Tensor | None, ...] = None, None, None
         parts: tuple[Any, ...] = 0, 0, 0
         options, lengths = self.options, self.lengths if self.options.match_source_len else None
         each = min(options.beam_size, logits.size(1)) + 1
@@ -56,16 +56,16 @@ class FusedBoard(BeamBoard):
                 gpu.largest.leading(logits, each - 1, self._rules()),
             )
         elif readable and self.written is None:
-            found = self._best(rows, logits)
+            continuations = self._best(rows, logits)
         else:
-            found = self._continuations(rows, logits.float(), self._forced(rows))
+            continuations = self._continuations(rows, logits.float(), self._forced(rows))
         written, visibility = self.written, self.visibility
         step(
             *(rows, options.beam_size, each, options.eos, options.pad, self.prefix),
             *(self.room[1], visibility.size(2), end, visibility.element_size()),
             *(0 if written is None else written.size(2), *parts[:3]),
             *(options.unk, options.unk_penalty, *(parts[3:] or [None] * 3)),
-            *(self.clock, *found, self.forced, lengths),
+            *(self.clock, *continuations, self.forced, lengths),
             *(self.depths, self.places, self.tokens, self.sums, self.rounds, self.count),
             *(self.flags, self.words, self.parents, self.totals, self.nodes, self.ends),
             *(visibility, written),
@@ -107,7 +107,7 @@ def _twins(device: torch.device, count: int, at_once: bool = False) -> gpu.opera
     logits = torch.randn(
         count * beam, gpu.operators.TYPES, generator=torch.Generator().manual_seed(7)
     )
-    found = logits.to(like)
+    on_device = logits.to(like)
 
     def work(board: BeamBoard) -> Callable[[], None]:
         board.set(Limits([60] * count, 60, False, 1), 2, [[]] * count)
@@ -115,7 +115,7 @@ def _twins(device: torch.device, count: int, at_once: bool = False) -> gpu.opera
         def step() -> None:
             board.depths.zero_()  # a search ends, what is timed does not
             board.window(Shape(count, beam, gpu.operators.KEYS))
-            board.take(count, gpu.operators.KEYS, found)
+            board.take(count, gpu.operators.KEYS, on_device)
 
         return step
 
@@ -184,8 +184,10 @@ def _step_alike(
         for board in boards:
             board.take(2, end, logits.clone())
             board.window(Shape(2, beam, end))
-        plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
-        if not all(torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, own, strict=True)):
+        plain, by_kernels = ([part.cpu() for part in _decided(board)] for board in boards)
+        if not all(
+            torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, by_kernels, strict=True)
+        ):
             return False
     return True
 

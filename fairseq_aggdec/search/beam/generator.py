@@ -105,8 +105,8 @@ class BeamGenerator(CachedGenerator):
     def on_board(self, batch: Batch, limits: Limits) -> Outputs:
         loop = self._loop()
         with self.counters.clock("verify"):
-            asked = self.options, limits, batch.start, batch.prefixes
-            outputs = loop.decode(*asked, self.counters, self.watch)
+            arguments = self.options, limits, batch.start, batch.prefixes
+            outputs = loop.decode(*arguments, self.counters, self.watch)
         return self._kept(outputs, loop.trees)
 
     def in_library(self, batch: Batch, limits: Limits) -> Outputs:
@@ -114,7 +114,7 @@ class BeamGenerator(CachedGenerator):
         with self.counters.clock("verify"):
             CompiledReaders.of(self.verifier).run(library, self._shown(library))
         outputs = library.outputs(self.counters)
-        self.counters.calls += outputs.found.calls
+        self.counters.calls += outputs.result.calls
         return self._kept(outputs, library.trees)
 
     def by_windows(self, batch: Batch, limits: Limits) -> Outputs:

@@ -78,10 +78,10 @@ class BeamLibrary(WholeSearch):
         )
         widths = numbers(view.widths, view.steps)
         flat = iter(numbers(view.beams, sum(widths)))
-        asked: list[list[int]] = [[] for _ in range(view.calls)]
+        nodes_of_calls: list[list[int]] = [[] for _ in range(view.calls)]
         for node in placed:
             if calls[node] <= view.calls:
-                asked[calls[node] - 1].append(node)
+                nodes_of_calls[calls[node] - 1].append(node)
         return SearchedTree(
             index,
             Tree(
@@ -100,15 +100,15 @@ class BeamLibrary(WholeSearch):
                 )
             ),
             bool(view.done),
-            asked,
+            nodes_of_calls,
             numbers(view.gains, view.calls),
             {node for node in placed if reasons[node]},
         )
 
     def left(self, most: int) -> list[int]:
         """The sentences that have not ended, in any number."""
-        asked = self.ask()
-        widths = numbers(asked.widths, asked.rows) if asked else []
+        request = self.ask()
+        widths = numbers(request.widths, request.rows) if request else []
         return [row for row, width in enumerate(widths) if width]
 
     def outputs(self, counters: Counters) -> Outputs:
@@ -118,14 +118,14 @@ class BeamLibrary(WholeSearch):
             NonFiniteError: the model gave no numbers where the search needs them.
         """
         outputs = Outputs(self, self.sentences, self.lengths)
-        found = outputs.found
-        if found.broken >= 0:
-            raise NonFiniteError(found.broken)
+        result = outputs.result
+        if result.broken >= 0:
+            raise NonFiniteError(result.broken)
         emitted, drafted, accepted = outputs.iterations()
         counters.sentences += self.sentences
         counters.iterations += len(emitted)
-        counters.nodes += found.nodes
-        counters.nodes_used += found.used
+        counters.nodes += result.nodes
+        counters.nodes_used += result.used
         counters.drafted += sum(drafted)
         counters.accepted += sum(accepted)
         counters.emitted.update(emitted)
@@ -145,8 +145,8 @@ def beam_options(options: Options, limits: Limits, ruled: Any, start: int) -> An
     Args:
         ruled: the structure of the rules.
     """
-    own = len(limits.ends), options.beam_size, start, torch.get_num_threads(), limits.longest
-    call = BeamOptionsStruct(ruled, *own)
+    sizes = len(limits.ends), options.beam_size, start, torch.get_num_threads(), limits.longest
+    call = BeamOptionsStruct(ruled, *sizes)
     call.held = ruled.held  # alive
     return call
 
@@ -157,14 +157,14 @@ def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
     Raises:
         NonFiniteError: the best of a sentence has scores that are not finite; those of others may be -inf.
     """
-    found: list[list[Hypothesis]] = [[] for _ in outputs.rounds]
+    ranked: list[list[Hypothesis]] = [[] for _ in outputs.rounds]
     sums: list[list[tuple[bool, float, float]]] = [[] for _ in outputs.rounds]
     each = zip(outputs.owners, outputs.tokens(), outputs.scores(), outputs.totals, strict=True)
     for owner, tokens, scores, total in each:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
             score = -math.inf
-        found[owner].append(of_numbers(tokens, scores, score, outputs.rounds[owner]))
+        ranked[owner].append(of_numbers(tokens, scores, score, outputs.rounds[owner]))
         sums[owner].append((math.isnan(score), score, total))
-    check_scores(max(own)[-1] if own else 0.0 for own in sums)
-    return found
+    check_scores(max(row_sums)[-1] if row_sums else 0.0 for row_sums in sums)
+    return ranked

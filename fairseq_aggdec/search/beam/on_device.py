@@ -57,9 +57,9 @@ class BeamLoop(AheadLoop):
         self.order, self.left, self.longest = list(range(count)), count, limits.longest + 1
         self.watch, self.start = watch, start
         steps = self._run(count, 0, counters)
-        found = DeviceOutputs(self.board, self.order, limits, steps)
-        found.count(counters)
-        return found
+        outputs = DeviceOutputs(self.board, self.order, limits, steps)
+        outputs.count(counters)
+        return outputs
 
     def _take_up(self, options: Options, longest: int, count: int, prefix: int) -> None:
         """Makes a new board where the batch has no place on the last."""
@@ -92,8 +92,8 @@ class BeamLoop(AheadLoop):
         board, count = self.board, len(self.order)
         states = board.rounds, board.flags, board.words, board.parents, board.totals
         parts = read([x[:count] for x in (*states, board.count, board.nodes, board.ends)])
-        found = map(self._tree, self.order, *(part.tolist() for part in parts))
-        return sorted(found, key=operator.attrgetter("index"))
+        searched = map(self._tree, self.order, *(part.tolist() for part in parts))
+        return sorted(searched, key=operator.attrgetter("index"))
 
     def _tree(self, index: int, rounds: int, flag: int, *written: Any) -> SearchedTree:
         """The tree of a sentence; ``written`` is its row of the board's fields of the same names."""
@@ -101,12 +101,12 @@ class BeamLoop(AheadLoop):
         search = SearchedTree(index, Tree([ROOT], [self.start]))
         tree, of_slot = search.tree, [{0: ROOT}]  # of each depth, the node of each slot
         for step in range(rounds):
-            search.asked.append([node for _, node in search.active])
+            search.nodes_of_calls.append([node for _, node in search.active])
             live = [slot for slot, total in enumerate(totals[step]) if total > -torch.inf]
             before = of_slot[step]
             of_slot.append({s: tree.child(before[parents[step][s]], words[step][s]) for s in live})
             search.beams.append([(totals[step][s], node) for s, node in of_slot[-1].items()])
-        tree.placed = [node for call in search.asked for node in call]
+        tree.placed = [node for call in search.nodes_of_calls for node in call]
         tree.used = set(tree.placed)
         tree.totals = {node: total for beam in search.beams for total, node in beam}
         ended = [divmod(node, self.board.options.beam_size) for node in nodes[1 : count + 1]]

@@ -47,19 +47,19 @@ class Tree:
 
     def child(self, node: int, token: int) -> int:
         """The node of ``node``'s prefix and one token more."""
-        found = self._children.setdefault((node, token), len(self.tokens))
-        if found == len(self.tokens):
+        node_behind = self._children.setdefault((node, token), len(self.tokens))
+        if node_behind == len(self.tokens):
             self.parents.append(node)
             self.tokens.append(token)
-        return found
+        return node_behind
 
     def path(self, node: int) -> list[int]:
         """The nodes that a prefix consists of, the root first."""
-        found = [node]
+        nodes = [node]
         while node != ROOT:
             node = self.parents[node]
-            found.append(node)
-        return found[::-1]
+            nodes.append(node)
+        return nodes[::-1]
 
     def words(self, node: int) -> list[int]:
         """The tokens of a prefix, without the start symbol."""
@@ -76,7 +76,7 @@ class SearchedTree:
         beams: (sum of log-probabilities, prefix) of every unfinished hypothesis, best first, after each step.
         endings: finished hypotheses in the order of finishing.
         done: nothing is left to be searched.
-        asked: the prefixes that each call of the decoder evaluated.
+        nodes_of_calls: the prefixes that each call of the decoder evaluated.
         gains: by how many tokens the hypotheses grew after each call.
         ahead: prefixes that were evaluated before the search waited for them.
         ranked: all hypotheses of a finished search, best first, as the generator has returned them.
@@ -87,7 +87,7 @@ class SearchedTree:
     beams: list[list[Prefix]] = field(default_factory=lambda: [[(0.0, ROOT)]])
     endings: list[Ending] = field(default_factory=list)
     done: bool = False
-    asked: list[list[int]] = field(default_factory=list)
+    nodes_of_calls: list[list[int]] = field(default_factory=list)
     gains: list[int] = field(default_factory=list)
     ahead: Collection[int] = ()
     ranked: list[Hypothesis] = field(default_factory=list)
@@ -105,13 +105,13 @@ class SearchedTree:
     @property
     def calls(self) -> int:
         """Tells how often prefixes were evaluated."""
-        return len(self.asked)
+        return len(self.nodes_of_calls)
 
     @property
     def history(self) -> list[list[int]]:
         """The best unfinished hypothesis before each call."""
-        found, depth = [], 0
+        texts, depth = [], 0
         for gain in self.gains:
-            found.append(self.tree.words(self.beams[depth][0][1]))
+            texts.append(self.tree.words(self.beams[depth][0][1]))
             depth += gain
-        return found
+        return texts

@@ -26,14 +26,14 @@ class RuledLines:
         # of each sentence the token in each place of its cache
         self.held: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
-    def changes(self, asked: Any, types: int) -> Tensor:
+    def changes(self, request: Any, types: int) -> Tensor:
         """Changes (C, 3) of the logits (N, ``types``) of a window; asked about every window once, in their order.
 
         Raises:
             ValueError: a rule names a token that the dictionary lacks.
         """
         triples = []
-        for place, line in enumerate(self._lines(asked)):
+        for place, line in enumerate(self._lines(request)):
             for rule in self.rules:
                 for token, nats in rule.changes(line):
                     if not 0 <= token < types:
@@ -44,14 +44,14 @@ class RuledLines:
                     triples.append((place, int(token), float(nats)))
         return changes_of(triples)
 
-    def _lines(self, asked: Any) -> list[list[int]]:
+    def _lines(self, request: Any) -> list[list[int]]:
         """Tokens that each of the N places sees, its own the last."""
-        flat = iter(numbers(asked.moves, 3 * asked.moved))
+        flat = iter(numbers(request.moves, 3 * request.moved))
         for row, source, target in zip(flat, flat, flat, strict=True):
             self.held[row][target] = self.held[row][source]
-        tokens, size = numbers(asked.tokens, asked.count), asked.seen_bytes
-        seen = ctypes.string_at(asked.seen, asked.count * size) if asked.seen else b""
-        starts, widths = (numbers(at, asked.rows) for at in (asked.starts, asked.widths))
+        tokens, size = numbers(request.tokens, request.count), request.seen_bytes
+        seen = ctypes.string_at(request.seen, request.count * size) if request.seen else b""
+        starts, widths = (numbers(at, request.rows) for at in (request.starts, request.widths))
         lines: list[list[int]] = []
         for row, (start, width) in enumerate(zip(starts, widths, strict=True)):
             held, first = self.held[row], len(lines)
@@ -61,6 +61,6 @@ class RuledLines:
                 if seen:
                     at = len(lines) * size
                     bits = int.from_bytes(seen[at : at + size], "little")
-                    visible = [p for p in range(asked.end) if bits >> p & 1]
+                    visible = [p for p in range(request.end) if bits >> p & 1]
                 lines.append([held[p] for p in visible])
         return lines

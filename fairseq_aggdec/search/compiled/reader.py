@@ -123,10 +123,10 @@ class CompiledReaders:
         while (why := search.run(each, how)) != ENDED:
             check()
             if why == NO_ROOM:
-                asked = search.ask()
-                assert asked is not None
+                request = search.ask()
+                assert request is not None
                 for reader in self.readers:
-                    reader.make_room(asked.end, asked.reach)
+                    reader.make_room(request.end, request.reach)
                 each = self.structs()
             elif why == DRAFT:
                 assert draft is not None

@@ -83,8 +83,8 @@ def _declared(library: Any) -> Any:
 
 def numbers(of: Any, count: int) -> list[Any]:
     """The first numbers that a field of a structure points to; none where it points to nothing."""
-    found: list[Any] = of[:count] if of else []
-    return found
+    values: list[Any] = of[:count] if of else []
+    return values
 
 
 def floats(at: int, count: int) -> Tensor:
@@ -114,7 +114,7 @@ class WholeSearch:
     def __init__(self, kind: str, options: ctypes.Structure):
         self.library = _declared(kernels())
         self.handle = getattr(self.library, f"aggdec_{kind}")(byref(options))
-        self.asked, self.view, self.last_verdict = AskedStruct(), FoundStruct(), VerdictStruct()
+        self.request, self.view, self.last_verdict = AskedStruct(), FoundStruct(), VerdictStruct()
 
     def __del__(self) -> None:
         if hasattr(self, "handle"):
@@ -122,8 +122,8 @@ class WholeSearch:
 
     def ask(self) -> Any:
         """The window that is asked for, valid until its logits are taken; None when all sentences have ended."""
-        more = self.library.aggdec_search_ask(self.handle, byref(self.asked))
-        return self.asked if more else None
+        more = self.library.aggdec_search_ask(self.handle, byref(self.request))
+        return self.request if more else None
 
     def take(self, logits: Tensor, features: Tensor | None = None) -> None:
         """Goes on with the logits (N, V) fp32 of the window and its features (N, C) fp32."""
@@ -142,8 +142,8 @@ class WholeSearch:
         """
         read = None if features is None else features.data_ptr()
         best = (tables.size(1) - 3) // 2
-        given = tables.data_ptr(), wanted.data_ptr(), best, read
-        self.library.aggdec_search_tables(self.handle, *given)
+        arguments = tables.data_ptr(), wanted.data_ptr(), best, read
+        self.library.aggdec_search_tables(self.handle, *arguments)
 
     def change(self, changes: Tensor) -> None:
         """Adds changes of the logits of the window by rules in Python: (C, 3) as in
@@ -174,11 +174,11 @@ class WholeSearch:
 
     def price(self, readers: Any, how: Any, price: Any) -> int:
         """Times calls at the begin of a batch; writes what they cost into ``price``, which says the places."""
-        given = byref(readers), byref(how), byref(price)
-        why: int = self.library.aggdec_greedy_price(self.handle, *given)
+        arguments = byref(readers), byref(how), byref(price)
+        why: int = self.library.aggdec_greedy_price(self.handle, *arguments)
         return why
 
-    def found(self) -> Any:
+    def result(self) -> Any:
         """Reads what was found, once; valid as long as this object is."""
         self.library.aggdec_search_found(self.handle, byref(self.view))
         return self.view
@@ -191,7 +191,7 @@ class Outputs:
         search: that has come to its end.
 
     Attributes:
-        found: numbers of all. sizes: tokens of each output. owners: its sentence, in beam search only.
+        result: numbers of all. sizes: tokens of each output. owners: its sentence, in beam search only.
         totals: the sum of each output's scores in beam search, nats.
         rounds: iterations of each sentence.
         lengths: of the sources, where outputs must have the same; else None.
@@ -199,25 +199,25 @@ class Outputs:
 
     def __init__(self, search: WholeSearch, sentences: int, lengths: list[int] | None = None):
         self.search, self.lengths = search, lengths
-        found = self.found = search.found()
-        self.sizes = numbers(found.lengths, found.outputs)
-        self.rounds = numbers(found.rounds, sentences)
+        result = self.result = search.result()
+        self.sizes = numbers(result.lengths, result.outputs)
+        self.rounds = numbers(result.rounds, sentences)
         self.owners: list[int] = []
         self.totals: list[float] = []
-        if found.totals:
-            self.owners = numbers(found.owners, found.outputs)
-            self.totals = numbers(found.totals, found.outputs)
+        if result.totals:
+            self.owners = numbers(result.owners, result.outputs)
+            self.totals = numbers(result.totals, result.outputs)
 
     def tokens(self) -> list[list[int]]:
         """Tokens of each output."""
-        return self._by_output(self.found.tokens)
+        return self._by_output(self.result.tokens)
 
     def scores(self) -> list[list[float]]:
         """Scores of each output: the log-probabilities of its tokens."""
-        return self._by_output(self.found.scores)
+        return self._by_output(self.result.scores)
 
     def _by_output(self, of: Any) -> list[list[Any]]:
-        flat = numbers(of, self.found.length)
+        flat = numbers(of, self.result.length)
         if len(self.sizes) == 1:
             return [flat]
         each = iter(flat)
@@ -225,9 +225,9 @@ class Outputs:
 
     def iterations(self) -> tuple[list[int], list[int], list[int]]:
         """Tokens emitted, drafted and accepted, by iteration of a sentence."""
-        found = self.found
+        result = self.result
         emitted, drafted, accepted = (
-            numbers(address, found.iterations)
-            for address in (found.emitted, found.drafted, found.accepted)
+            numbers(address, result.iterations)
+            for address in (result.emitted, result.drafted, result.accepted)
         )
         return emitted, drafted, accepted

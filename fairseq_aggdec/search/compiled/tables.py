@@ -38,13 +38,13 @@ class TableRequest:
     wanted: Tensor
 
     @classmethod
-    def of(cls, asked: Any) -> TableRequest:
+    def of(cls, request: Any) -> TableRequest:
         """The request of a window that a search of the library asks for, valid until its tables are taken."""
         changes, wanted = (
-            _numbers(asked.changes, asked.changed, 3),
-            _numbers(asked.wanted, asked.wants, 2),
+            _numbers(request.changes, request.changed, 3),
+            _numbers(request.wanted, request.wants, 2),
         )
-        return cls(asked.most, asked.pad, changes, wanted)
+        return cls(request.most, request.pad, changes, wanted)
 
     def values(self) -> Tensor:
         """(C,) fp64, by how much logits change."""
@@ -101,9 +101,9 @@ def by_operators(logits: Tensor, request: TableRequest) -> tuple[Tensor, Tensor]
         values = ruled.gather(1, tokens)
     forced = request.changes[request.values() == math.inf]
     if len(forced):
-        places, given, _ = sent(forced, logits.device).unbind(1)
-        values[places, 0] = ruled[places, given]
-        tokens[places, 0] = given
+        places, forced_tokens, _ = sent(forced, logits.device).unbind(1)
+        values[places, 0] = ruled[places, forced_tokens]
+        tokens[places, 0] = forced_tokens
     first = logits.gather(1, tokens[:, :1])
     tables = torch.cat([values, tokens.float(), first, largest, log_sum], 1)
     places, others = sent(request.wanted, logits.device).unbind(1)

@@ -51,11 +51,11 @@ class WindowReader:
         self.channels, self.part = channels, part
         self.ruled = RuledLines(rules) if rules else None
         self.rows: list[int] = []  # sentences, in the order of the model's cache
-        self.found = DecoderOutput(torch.empty(0), [])
+        self.last_output = DecoderOutput(torch.empty(0), [])
 
     def output(self, view: Any) -> DecoderOutput:
         """Output of the model for the last window."""
-        return self.found
+        return self.last_output
 
     @torch.inference_mode()
     def run(
@@ -71,24 +71,24 @@ class WindowReader:
             while not search.draft():
                 assert draft is not None
                 draft()
-            asked = search.ask()
+            request = search.ask()
             now = self.counters.ended("draft", now)
-            if asked is None:
+            if request is None:
                 return
-            window = self._window(asked)
-            self.found = self.model.read(window)
+            window = self._window(request)
+            self.last_output = self.model.read(window)
             now = self.counters.ended(self.part, now)
-            self._take(search, asked, window)
+            self._take(search, request, window)
             if watch is not None:
                 watch()
             self._keep(search)
             self.counters.calls += 1
             now = self.counters.ended("other", now)
 
-    def _window(self, asked: Any) -> Window:
+    def _window(self, request: Any) -> Window:
         """The window that is asked for, of the sentences that are left."""
-        starts, widths = (numbers(at, asked.rows) for at in (asked.starts, asked.widths))
-        flat = iter(numbers(asked.moves, 3 * asked.moved))
+        starts, widths = (numbers(at, request.rows) for at in (request.starts, request.widths))
+        flat = iter(numbers(request.moves, 3 * request.moved))
         rows = self.rows = self.rows or [row for row, width in enumerate(widths) if width]
         places = {row: place for place, row in enumerate(rows)}
         moves = zip(flat, flat, flat, strict=True)
@@ -96,14 +96,14 @@ class WindowReader:
         if moved:
             self.model.keep(Kept(moved=moved))
         starts, widths = [starts[row] for row in rows], [widths[row] for row in rows]
-        tokens = numbers(asked.tokens, asked.count)
-        if not asked.seen:
+        tokens = numbers(request.tokens, request.count)
+        if not request.seen:
             return Window(tokens, starts, widths, device=self.device)
-        size = asked.seen_bytes
-        packed = ctypes.string_at(asked.seen, asked.count * size)
+        size = request.seen_bytes
+        packed = ctypes.string_at(request.seen, request.count * size)
         parts = (packed[n : n + size] for n in range(0, len(packed), size))
         seen = [int.from_bytes(part, "little") for part in parts]
-        depths = numbers(asked.depths, asked.count)
+        depths = numbers(request.depths, request.count)
         return TreeWindow(tokens, starts, widths, depths, seen, self.device)
 
     def _keep(self, search: WholeSearch) -> None:
@@ -113,22 +113,22 @@ class WindowReader:
             self.model.keep(Kept([place for place, row in enumerate(self.rows) if row in left]))
             self.rows = left
 
-    def _take(self, search: WholeSearch, asked: Any, window: Window) -> None:
+    def _take(self, search: WholeSearch, request: Any, window: Window) -> None:
         """Searches on; logits stay where they are, unless a rule of acceptance in Python reads them."""
-        logits = self.found.logits
+        logits = self.last_output.logits
         if self.ruled is not None:
-            search.change(self.ruled.changes(asked, logits.size(1)))
-            asked = search.ask()
-        request = TableRequest.of(asked)
+            search.change(self.ruled.changes(request, logits.size(1)))
+            request = search.ask()
+        table_request = TableRequest.of(request)
         stands = None
         if self.accept is not None and window.width > 1:
-            stands = self._accepted(self.accept, request, logits, window)
+            stands = self._accepted(self.accept, table_request, logits, window)
             search.accept(stands)
         features = None
         if self.channels:
-            features = self.found.features[0].to(HOST, torch.float32).contiguous()
+            features = self.last_output.features[0].to(HOST, torch.float32).contiguous()
             assert features.size(1) == self.channels
-        search.take_tables(*tables_of(logits, request), features)
+        search.take_tables(*tables_of(logits, table_request), features)
 
     def _accepted(
         self, accept: Acceptance, request: TableRequest, logits: Tensor, window: Window

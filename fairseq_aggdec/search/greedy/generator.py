@@ -219,12 +219,12 @@ class DraftAndVerifyGenerator(CachedGenerator):
         rows = sorted(done.finished, key=attrgetter("index"))
         totals = list(map(sum, done.scores))
         check_scores(totals)
-        found = []
+        nbest = []
         for row, scores, total in zip(rows, done.scores, totals, strict=True):
             tokens = row.tokens[1:]
             score = self.options.score(total, len(tokens))
-            found.append([of_numbers(tokens, scores, score, row.iterations, row.history or ())])
-        return found
+            nbest.append([of_numbers(tokens, scores, score, row.iterations, row.history or ())])
+        return nbest
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):

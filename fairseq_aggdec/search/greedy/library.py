@@ -123,8 +123,8 @@ def decode(
     follower = None
     in_python = outside or (trusts and not whole)  # a drafter that reads the rows
     if in_python or generator.watch is not None or state.rows[0].history is not None:
-        told = drafter if outside else None
-        follower = Follower(search, state, told, generator.watch, reader.output, trusts)
+        observer = drafter if outside else None
+        follower = Follower(search, state, observer, generator.watch, reader.output, trusts)
     if outside:
         assert follower is not None
         follower.positions = learned_positions([member.model for member in model.members])
@@ -132,8 +132,10 @@ def decode(
             reader.decide_at_once()  # the drafter may look at all logits
         reader.run(search, draft=clock.timed(follower.draft))
     else:
-        asked = None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
-        reader.run(search, None if follower is None else follower.follow, asked)
+        timed_draft = (
+            None if drafts is None else clock.timed(functools.partial(drafts.draft, search))
+        )
+        reader.run(search, None if follower is None else follower.follow, timed_draft)
     drafted_any = trusts or outside or drafts is not None or bool(copies and copies.texts)
     verdict, drafting = finish(search, follower, state, counters, drafted_any, whole)
     if whole:
@@ -162,15 +164,15 @@ def finish(
         follower.follow()
         state.scores = outputs.scores()
     if not whole:
-        counters.calls -= outputs.found.calls
-    return hand_over(outputs, state, counters, drafted_any), outputs.found.drafting
+        counters.calls -= outputs.result.calls
+    return hand_over(outputs, state, counters, drafted_any), outputs.result.drafting
 
 
 class DraftClock:
     """Tells the seconds of drafts apart from the others of a batch."""
 
     def __init__(self, counters: Counters):
-        self.counters, self.asked = counters, 0.0
+        self.counters, self.seconds = counters, 0.0
         self.started = counters.read()
 
     def timed(self, draft: Callable[[], None]) -> Callable[[], None]:
@@ -179,13 +181,13 @@ class DraftClock:
         def call() -> None:
             started = self.counters.read()
             draft()
-            self.asked += self.counters.read() - started
+            self.seconds += self.counters.read() - started
 
         return call
 
     def ended(self, drafting: float, part: str) -> None:
         """Counts the batch, of which the library spent ``drafting`` seconds on drafts and the others on ``part``."""
-        drafting += self.asked
+        drafting += self.seconds
         self.counters.seconds["draft"] += drafting
         self.counters.ended(part, self.started + drafting)
 
@@ -212,12 +214,12 @@ def hand_over(
     """
     if state.rows:
         state.finish(outputs.tokens(), outputs.scores(), outputs.rounds)
-    found = outputs.found
-    counters.calls += found.calls
+    result = outputs.result
+    counters.calls += result.calls
     if not drafted_any:
-        counters.iterations += found.iterations
-        counters.emitted[1] += found.iterations
-        counters.accepted_lengths[0] += found.iterations
+        counters.iterations += result.iterations
+        counters.emitted[1] += result.iterations
+        counters.accepted_lengths[0] += result.iterations
         return None
     emitted, drafted, accepted = outputs.iterations()
     counters.add_all(emitted, drafted, accepted)

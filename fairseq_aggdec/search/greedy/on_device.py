@@ -105,11 +105,11 @@ class DeviceLoop(AheadLoop):
         drafter, block = self.drafter, None
         if shape.width > 1:
             block = drafter.block(board, rows.owners, rows, shape)
-        asked = self.books.begin(board, rows, block, drafter)
-        window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
+        slots = self.books.begin(board, rows, block, drafter)
+        window = GridWindow(slots.tokens.flatten(), slots.outputs.flatten(), shape, reach=0)
         output = self.reader.read(window, in_fp32=False, symbols=self.books.symbols)
         features = output.features[0] if block is not None and drafter.reads_features else None
-        self.books.end(board, rows, asked, output.logits, features, parts=output.parts)
+        self.books.end(board, rows, slots, output.logits, features, parts=output.parts)
 
     def _trust(self, board: Board, rows: Rows, shape: Shape) -> None:
         count, size = len(rows.owners), shape.width - 1
@@ -118,6 +118,6 @@ class DeviceLoop(AheadLoop):
             logits = logits.float().div_(self.reader.temperature)  # (R k, V)
         # Padding, which is in no output, for what is not known: it repeats no n-gram.
         unknown = rows.owners.new_full((count, size - 1), self.rules.pad)
-        asked = self.books.begin(board, rows, unknown, self.drafter)
-        asked = asked._replace(length=rows.owners.new_full((count,), size))
-        self.books.end(board, rows, asked, logits, None)
+        slots = self.books.begin(board, rows, unknown, self.drafter)
+        slots = slots._replace(length=rows.owners.new_full((count,), size))
+        self.books.end(board, rows, slots, logits, None)

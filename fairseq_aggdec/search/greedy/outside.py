@@ -44,8 +44,8 @@ class Follower:
         self.output, self.trusts = output, trusts
         self.calls = 0
         self.seconds = 0.0
-        own = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
-        observed = own or "observe" in vars(drafter or state)
+        overrides = getattr(type(drafter), "observe", Drafter.observe) is not Drafter.observe
+        observed = overrides or "observe" in vars(drafter or state)
         self.observer = drafter if observed else None
         search.library.aggdec_greedy_watch(search.handle)
 
@@ -93,8 +93,8 @@ class Follower:
         said = [len(row) for row in parents]
         if len(lengths) == len(self.state.rows) and said in (lengths, []):
             flat = (itertools.chain.from_iterable(rows) for rows in (tokens, parents))
-            given = [int64_array(list(part)) for part in (lengths, *flat)]
-            at = [address(part) if part else None for part in given]
+            arrays = [int64_array(list(part)) for part in (lengths, *flat)]
+            at = [address(part) if part else None for part in arrays]
             if not self.search.library.aggdec_greedy_propose(self.search.handle, *at):
                 self._check_reach(lengths, parents)
                 return

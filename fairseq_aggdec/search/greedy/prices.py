@@ -45,7 +45,7 @@ class Prices:
     """
 
     def __init__(self, said: str = USUAL_PRICE):
-        self.said, self.given = said, parse_price(said)
+        self.said, self.price = said, parse_price(said)
 
     def of(
         self,
@@ -76,7 +76,7 @@ class Prices:
     ) -> CallPrice | None:
         """The price as it was given or measured; None: neither was asked for, or it cannot be measured."""
         if self.said != MEASURED:
-            return self.given
+            return self.price
         if not verifier.compiled or state.device.type != "cpu":
             return None
         if read_by_windows(EngineRequest(GREEDY, reader=verifier)) is not None:
@@ -99,13 +99,13 @@ class Prices:
         model: bool,
         drafts: Callable[[], InLibrary | None],
     ) -> CallPrice | None:
-        found = drafts() if model else None
-        if model and found is None:
+        drafts_timed = drafts() if model else None
+        if model and drafts_timed is None:
             return None
         longest = min(member.model.decoder.max_positions() for member in verifier.members)
         if longest < PLACES[-1]:
             return None
-        price = measure(verifier, state, found)
+        price = measure(verifier, state, drafts_timed)
         logger.info("calls cost, measured in ms: --call-price %s", price)
         return price
 
@@ -120,10 +120,10 @@ def measure(verifier: Verifier, state: DecodeState, drafts: InLibrary | None) ->
     how = ReadingStruct(
         len(reader.readers), reader.types, reader.temperature, TIME, reader.together
     )
-    found = CallPrice(tuple((places, places) for places in PLACES)).struct
+    struct = CallPrice(tuple((places, places) for places in PLACES)).struct
     structs = reader.structs()
-    while search.price(structs, how, found) == DRAFT:
+    while search.price(structs, how, struct) == DRAFT:
         assert drafts is not None
         drafts.draft(search)
-    points = tuple((places, 1e3 * found.costs[i]) for i, places in enumerate(PLACES))
-    return CallPrice(points, 1e3 * found.draft, 1e3 * found.slot)
+    points = tuple((places, 1e3 * struct.costs[i]) for i, places in enumerate(PLACES))
+    return CallPrice(points, 1e3 * struct.draft, 1e3 * struct.slot)

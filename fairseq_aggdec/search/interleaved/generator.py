@@ -19,7 +19,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.engines import INTERLEAVED
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import CachedGenerator
-from fairseq_aggdec.search.interleaved.library import found_by, search_of
+from fairseq_aggdec.search.interleaved.library import results_of, search_of
 from fairseq_aggdec.search.interleaved.search import InterleavedSearch, SentenceResult, Written
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Batch
@@ -99,9 +99,9 @@ class InterleavedGenerator(CachedGenerator):
         search = search_of(self.options, *self._how(batch, limits))
         with self.counters.clock("verify"):
             CompiledReaders.of(self.verifier).run(search)
-        calls, found = found_by(search, len(limits.ends))
+        calls, results = results_of(search, len(limits.ends))
         self.counters.calls += calls
-        return found
+        return results
 
     def on_board(self, batch: Batch, limits: Limits) -> list[SentenceResult]:
         rules, device, how = Rules.of(self.options), batch.source.device, self._how(batch, limits)
@@ -114,19 +114,19 @@ class InterleavedGenerator(CachedGenerator):
         for row, sentence in enumerate(sentences):
             if sentence.broken or not sentence.hypotheses:
                 raise NonFiniteError(row)
-        found = []
+        nbest = []
         for sentence in sentences:
             ranked = best_first(
                 self._hypothesis(written, sentence.steps) for written in sentence.hypotheses
             )[: self.beam_size]
             count_sentence(self.counters, sentence, len(ranked[0]["tokens"]), self.geometry.step)
-            found.append(ranked)
-        for one in (one for ranked in found for one in ranked):
+            nbest.append(ranked)
+        for one in (one for ranked in nbest for one in ranked):
             if self.dedup:
                 remove_repeats(one, self.dedup)
         if self.print_alignment:
-            self._align(batch.net_input, found)
-        return found
+            self._align(batch.net_input, nbest)
+        return nbest
 
     def _hypothesis(self, written: Written, steps: int) -> Hypothesis:
         length = len(written[0])
@@ -181,17 +181,17 @@ def step_history(
     ]
 
 
-def count_sentence(counters: Counters, found: SentenceResult, tokens: int, step: int) -> None:
+def count_sentence(counters: Counters, result: SentenceResult, tokens: int, step: int) -> None:
     """Counts a sentence whose best hypothesis has ``tokens`` tokens, written ``step`` per iteration.
 
     Iterations after the best hypothesis was finished gained nothing.
     """
     whole, rest = divmod(tokens, step)
     counters.sentences += 1
-    counters.iterations += found.steps
+    counters.iterations += result.steps
     counters.emitted[step] += whole
     counters.emitted[rest] += bool(rest)
-    counters.emitted[0] += found.steps - whole - bool(rest)
+    counters.emitted[0] += result.steps - whole - bool(rest)
 
 
 def remove_repeats(hypothesis: Hypothesis, longest: int) -> None:

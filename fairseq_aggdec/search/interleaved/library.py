@@ -41,17 +41,17 @@ def search_of(
     return WholeSearch("interleaved", call)
 
 
-def found_by(search: WholeSearch, sentences: int) -> tuple[int, list[SentenceResult]]:
+def results_of(search: WholeSearch, sentences: int) -> tuple[int, list[SentenceResult]]:
     """Calls of the decoder, and what a search has found for each sentence that has come to its end.
 
     Raises:
         NonFiniteError: the model gave no numbers.
     """
     outputs = Outputs(search, sentences)
-    if outputs.found.broken >= 0:
-        raise NonFiniteError(outputs.found.broken)
-    found = [SentenceResult(steps=steps) for steps in outputs.rounds]
+    if outputs.result.broken >= 0:
+        raise NonFiniteError(outputs.result.broken)
+    results = [SentenceResult(steps=steps) for steps in outputs.rounds]
     written = zip(outputs.tokens(), outputs.scores(), strict=True)
     for owner, one in zip(outputs.owners, written, strict=True):
-        found[owner].hypotheses.append(one)
-    return outputs.found.calls, found
+        results[owner].hypotheses.append(one)
+    return outputs.result.calls, results

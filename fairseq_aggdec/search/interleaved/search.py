@@ -134,7 +134,7 @@ class InterleavedSearch:
         self.all_agree, self.any_ending = all_agree, any_ending
         self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
         count = len(limits.ends)
-        self.found = [SentenceResult() for _ in range(count)]
+        self.results = [SentenceResult() for _ in range(count)]
         # Tokens and scores of the finished hypotheses of each, on the device until all have been found.
         self.written: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(count)]
         totals = torch.zeros(count, dtype=torch.float32, device=device)
@@ -159,13 +159,13 @@ class InterleavedSearch:
             now = counters.ended("other", now)
             counters.calls += 1
         self._to_host()
-        return self.found
+        return self.results
 
     def _to_host(self) -> None:
-        flat = [tensor for own in self.written for written in own for tensor in written]
+        flat = [tensor for collected in self.written for written in collected for tensor in written]
         parts = iter(read(flat) if flat else ())
-        for sentence, own in zip(self.found, self.written, strict=True):
-            for _ in own:
+        for sentence, collected in zip(self.results, self.written, strict=True):
+            for _ in collected:
                 sentence.hypotheses.append((next(parts).tolist(), next(parts).tolist()))
 
     def next_window(self) -> SlotWindow:
@@ -188,7 +188,7 @@ class InterleavedSearch:
 
     def _advance(self, steps: Steps) -> Kept | None:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
-        beams, beam, found = self.beams, self.beam, self.found
+        beams, beam, results = self.beams, self.beam, self.results
         count = len(beams.sentences)
         totals = beams.totals.unsqueeze(1) + steps.totals  # (R, W)
         ended = steps.ends < self.geometry.step
@@ -209,8 +209,8 @@ class InterleavedSearch:
             lengths = [self.first + int(ends[i]) + 1 for i in finished]
             self._collect(finished, lengths, steps)
         for sentence, lost in zip(beams.sentences, broken, strict=True):
-            found[sentence].steps += 1
-            found[sentence].broken |= bool(lost)
+            results[sentence].steps += 1
+            results[sentence].broken |= bool(lost)
         stays = [
             i
             for i, sentence in enumerate(beams.sentences)
@@ -245,6 +245,6 @@ class InterleavedSearch:
         index = to_device(finished, steps.words.device)
         tokens, scores = beams.written(steps, index)
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
-            own = self.written[beams.sentences[flat // width // beams.width]]
-            if self.any_ending or len(own) < self.beam:
-                own.append((tokens[i, :length], scores[i, :length]))
+            collected = self.written[beams.sentences[flat // width // beams.width]]
+            if self.any_ending or len(collected) < self.beam:
+                collected.append((tokens[i, :length], scores[i, :length]))

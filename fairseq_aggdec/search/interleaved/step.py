@@ -138,9 +138,9 @@ def _tables(
     """Tables of what words add to the columns of a continuation (z, W, z), what an end in each slot adds (z, z),
     ``outside``."""
     slots, words = torch.arange(step, device=device), torch.arange(width, device=device)
-    own = slots.unsqueeze(1) == slots
-    ending = own * (width + 1) + (slots > slots.unsqueeze(1)) * width
-    return own.unsqueeze(1) * words.unsqueeze(1), ending, torch.tensor(outside, device=device)
+    same_slot = slots.unsqueeze(1) == slots
+    ending = same_slot * (width + 1) + (slots > slots.unsqueeze(1)) * width
+    return same_slot.unsqueeze(1) * words.unsqueeze(1), ending, torch.tensor(outside, device=device)
 
 
 def _picked(columns: Tensor, best: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ MOST_PLACES = 4096  # of an output whose n-grams may not repeat
 
 def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
     """The fused kernels where they run and know the rules, else PyTorch's operators."""
-    _, own = split(accept)
-    known = (own in (exact, trusting) or type(own) is TopBeta) and not rules.own
+    _, rule = split(accept)
+    known = (rule in (exact, trusting) or type(rule) is TopBeta) and not rules.own_rules
     fused = FusedBookkeeping if known else Bookkeeping
     kind = gpu.operators.either(fused, Bookkeeping, device, decides_alike)
     return kind(rules, accept)
@@ -44,28 +44,28 @@ class FusedBookkeeping(Bookkeeping):
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
     ) -> WindowSlots:
         count, width = len(rows.owners), 1 if block is None else block.size(1) + 1
-        shown, outputs = rows.owners.new_empty(2, count, width).unbind(0)
+        tokens, outputs = rows.owners.new_empty(2, count, width).unbind(0)
         length = rows.owners.new_empty(count)
-        given = int(drafter.ragged), int(drafter.reads_features), board.numbers, board.tokens
-        out = shown, outputs, length
-        gpu.operators.ops().begin(count, width, board.room[1], *given, rows.owners, block, *out)
-        return WindowSlots(shown, outputs, None if block is None else length)
+        arguments = int(drafter.ragged), int(drafter.reads_features), board.numbers, board.tokens
+        out = tokens, outputs, length
+        gpu.operators.ops().begin(count, width, board.room[1], *arguments, rows.owners, block, *out)
+        return WindowSlots(tokens, outputs, None if block is None else length)
 
     def end(
         self,
         board: Board,
         rows: Rows,
-        asked: WindowSlots,
+        slots: WindowSlots,
         logits: Tensor,
         features: Tensor | None,
         parts: Tensor | None = None,
     ) -> None:
-        count, width = asked.shown.shape
+        count, width = slots.tokens.shape
         precision = gpu.operators.PRECISIONS.get(logits.dtype)
-        rules, (shown, outputs, length) = self.rules, asked
+        rules, (tokens, outputs, length) = self.rules, slots
         long = rules.no_repeat_ngram_size and board.room[1] > MOST_PLACES
         if precision is None or not logits.is_contiguous() or width > MOST_SLOTS or long:
-            super().end(board, rows, asked, logits, features)
+            super().end(board, rows, slots, logits, features)
             return
         sure, accept = split(self.accept)
         # 0: only the own choice is accepted
@@ -80,25 +80,25 @@ class FusedBookkeeping(Bookkeeping):
                 gpu.operators.parts(count * width, logits.size(1), logits.device),
                 gpu.logits.WORDS_SEEN,
             )
-            seen = shown.new_empty(shape, dtype=torch.int32)
+            seen = tokens.new_empty(shape, dtype=torch.int32)
         hidden = (
             seen.new_empty(count * width, gpu.logits.WORDS_SEEN)
             if rules.no_repeat_ngram_size
             else None
         )
-        given = (
+        arguments = (
             *(width, board.room[1], seen.size(1), logits.size(1), board.width, precision),
             *(rules.pad, rules.unk, rules.eos, rules.unk_penalty, int(rules.free_end)),
             *(rules.no_repeat_ngram_size, -1 if accept is trusting else sure, beta, tolerance),
-            *(rows.owners, board.prefix, logits, shown, outputs, length, seen, hidden),
+            *(rows.owners, board.prefix, logits, tokens, outputs, length, seen, hidden),
             *(board.numbers, board.tokens, board.scores, board.emitted, board.drafted),
             *(board.accepted, board.flags, features, board.features, units),
         )
         if hidden is not None:
-            gpu.operators.ops().ban(count * width, *given)
+            gpu.operators.ops().ban(count * width, *arguments)
         if parts is None:
-            gpu.operators.ops().look(count * width * seen.size(1), *given)
-        gpu.operators.ops().verify(count, *given)
+            gpu.operators.ops().look(count * width * seen.size(1), *arguments)
+        gpu.operators.ops().verify(count, *arguments)
 
 
 def _twins(device: torch.device, count: int) -> gpu.operators.Twins:
@@ -108,12 +108,12 @@ def _twins(device: torch.device, count: int) -> gpu.operators.Twins:
         board.set([Row(i, [2], end=60, floor=0) for i in range(count)])
         send_into(board.owners[:count], list(range(count)))
         logits = torch.randn(count, gpu.operators.TYPES, generator=torch.Generator().manual_seed(7))
-        found, drafter = logits.to(device, torch.float16), DeviceDrafter()
+        on_device, drafter = logits.to(device, torch.float16), DeviceDrafter()
 
         def iteration() -> None:
             rows = board.rows(board.owners[:count])
-            asked = books.begin(board, rows, None, drafter)
-            books.end(board, rows, asked, found, None)
+            slots = books.begin(board, rows, None, drafter)
+            books.end(board, rows, slots, on_device, None)
 
         return iteration
 
@@ -146,11 +146,12 @@ def decides_alike(device: torch.device) -> bool:
                 drafted = block.to(device) if width > 1 else None
                 for books, board in twins:
                     rows = board.rows(board.owners[: len(logits)])
-                    asked = books.begin(board, rows, drafted, drafter)
-                    own = logits.flatten(0, 1).to(device, dtype, copy=True)  # changed in place
-                    books.end(board, rows, asked, own, features.to(device))
+                    slots = books.begin(board, rows, drafted, drafter)
+                    # end() changes the logits in place.
+                    copied = logits.flatten(0, 1).to(device, dtype, copy=True)
+                    books.end(board, rows, slots, copied, features.to(device))
             pairs = zip(*(written(board) for _, board in twins), strict=True)
-            if not all(torch.allclose(plain, own, 1e-4, 1e-4) for plain, own in pairs):
+            if not all(torch.allclose(plain, fused, 1e-4, 1e-4) for plain, fused in pairs):
                 return False
     return True
 

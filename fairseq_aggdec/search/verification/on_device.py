@@ -20,12 +20,12 @@ class WindowSlots(NamedTuple):
     """Slots that the verifier reads in an iteration.
 
     Attributes:
-        shown: (R, W) int64, the last token of each row, then its draft. Unused slots repeat the last one that is used.
+        tokens: (R, W) int64, the last token of each row, then its draft. Unused slots repeat the last one that is used.
         outputs: (R, W) int64, their positions, which are the output indices of what follows them.
         length: (R,) int64, how many tokens are drafted; None: nothing is drafted for any row.
     """
 
-    shown: Tensor
+    tokens: Tensor
     outputs: Tensor
     length: Tensor | None
 
@@ -68,14 +68,14 @@ class Bookkeeping:
             length = torch.minimum(length, (block != NO_DRAFT).sum(1))
         slots = torch.arange(block.size(1) + 1, device=last.device)
         used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
-        shown = torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used)
-        return WindowSlots(shown, base + used, length)
+        tokens = torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used)
+        return WindowSlots(tokens, base + used, length)
 
     def end(
         self,
         board: Board,
         rows: Rows,
-        asked: WindowSlots,
+        window_slots: WindowSlots,
         logits: Tensor,
         features: Tensor | None,
         parts: Tensor | None = None,
@@ -83,23 +83,23 @@ class Bookkeeping:
         """Verifies the window and commits the result to the board.
 
         Args:
-            board, rows, asked: of :meth:`begin`.
+            board, rows, window_slots: of :meth:`begin`.
             logits: (R W, V) of the verifier, in its precision; changed in place.
             features: (R W, C) that the drafter will read; None: it reads none.
             parts: what is known of the logits, see :class:`~fairseq_aggdec.windows.window.DecoderOutput`.
         """
-        shown, outputs, length = asked
+        tokens, outputs, length = window_slots
         logits = logits.float()
         log_probs = logits.log_softmax(-1)
         rules, written = self.rules, None
         if rules.reads_written:
-            written = board.tokens.index_select(0, rows.owners).scatter_(1, outputs, shown)
+            written = board.tokens.index_select(0, rows.owners).scatter_(1, outputs, tokens)
         end, floor, strict_floor = (
             x.unsqueeze(1) for x in (rows.end, rows.floor, rows.strict_floor)
         )
         spots = Spots(outputs, written, end, floor, strict_floor, rows.prefix)
         forced = rules.forced(spots, board.forced(rows.owners, outputs))
-        if rules.own:
+        if rules.own_rules:
             spots = spots._replace(forced=forced != rules.pad)
         penalties = rules.penalties(spots)
         rules.choose_from(logits, spots, penalties, forced)
@@ -107,7 +107,7 @@ class Bookkeeping:
             emitted = gpu.largest.first_largest(logits).unsqueeze(1)  # (R, 1)
             checked = kept = None
         else:
-            emitted, stood, kept = self._take(logits, shown, length)
+            emitted, stood, kept = self._take(logits, tokens, length)
             checked = length, stood
             if features is not None:
                 self._remember(board, rows, features, stood)
@@ -117,19 +117,21 @@ class Bookkeeping:
         ended = (kept & (emitted == self.rules.eos)).any(1)
         board.commit(rows, emitted, kept, scores, checked, ended)
 
-    def _take(self, logits: Tensor, shown: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _take(
+        self, logits: Tensor, tokens: Tensor, length: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The token that each position emits (R, W), the number of accepted tokens (R,), and which emitted tokens are
         committed (R, W): those up to the correction token and up to ``</s>``."""
-        slots = torch.arange(shown.size(1), device=shown.device)
+        slots = torch.arange(tokens.size(1), device=tokens.device)
         choices = gpu.largest.first_largest(logits)
         if self.accept is trusting:
-            emitted = choices.view_as(shown)
+            emitted = choices.view_as(tokens)
             ends = (emitted == self.rules.eos).long()
             return emitted, length, ends.cumsum(1) == ends
         beyond = slots >= length.unsqueeze(1)
-        drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
-        accepted = self.accept(logits, choices, drafted.flatten()).view_as(shown)
-        emitted = torch.where(accepted, drafted, choices.view_as(shown))
+        drafted = tokens.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
+        accepted = self.accept(logits, choices, drafted.flatten()).view_as(tokens)
+        emitted = torch.where(accepted, drafted, choices.view_as(tokens))
         stood = accepted.long().cumprod(1).sum(1)
         ends = (emitted == self.rules.eos).long()
         return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
