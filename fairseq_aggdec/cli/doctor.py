@@ -112,9 +112,9 @@ def of_machine() -> Lines:
     yield "GPU", str(here["gpu"] or "none")
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
-        yield "GPU kernels", gpu.operators.told(gpu.operators.running(device, torch.float16))
-        for name, found in of_gpu_kernels(device):
-            yield "", f"{name}: {found}"
+        yield "GPU kernels", gpu.operators.describe(gpu.operators.running(device, torch.float16))
+        for name, state in of_gpu_kernels(device):
+            yield "", f"{name}: {state}"
     versions = here["versions"]
     assert isinstance(versions, dict)
     yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -132,8 +132,10 @@ def of_gpu_kernels(device: torch.device) -> Lines:
         yield (
             name,
             "; ".join(
-                " ".join(filter(None, [", ".join(own), f"{plain}: {reason}" if reason else "runs"]))
-                for reason, own in reasons.items()
+                " ".join(
+                    filter(None, [", ".join(kernels), f"{plain}: {reason}" if reason else "runs"])
+                )
+                for reason, kernels in reasons.items()
             ),
         )
 
@@ -147,8 +149,8 @@ def try_all(
     kept = list[bool]()
     for name, finding, written in gpu.trying.try_kernels(card, place):
         times = ", ".join(
-            f"{rows} rows {own * 1e3:.1f} us, operators {plain * 1e3:.1f} us"
-            for rows, (own, plain) in finding.milliseconds.items()
+            f"{rows} rows {fused * 1e3:.1f} us, operators {plain * 1e3:.1f} us"
+            for rows, (fused, plain) in finding.milliseconds.items()
         )
         print(f"  {name}: {finding.verdict}{f' ({times})' if times else ''}", flush=True)
         kept.append(written)
@@ -260,16 +262,16 @@ def of_methods(path: str, data: Path, drafter: str | None, named: str | None) ->
         except (ValueError, FileNotFoundError, CheckpointError) as error:
             yield method, f"refused: {' '.join(str(error).split())}"
             continue
-        asked = getattr(generator, "engines", task.asked_engines)
-        if not asked:
+        answers = getattr(generator, "engines", task.asked_engines)
+        if not answers:
             yield method, "decodes: stock fairseq, as it is asked for"
-        for engine, gap in asked:
+        for engine, gap in answers:
             what = f"not {engine.title}: {gap}" if gap else f"decodes: {engine.title}"
             yield method, what
         length = getattr(getattr(generator, "drafter", None), "draft_length", None)
         if length is not None:
             yield method, f"calls cost --call-price {length.price}"
-        if asked and asked[-1][0] is not STOCK:
+        if answers and answers[-1][0] is not STOCK:
             gap = STOCK.gap(generator._request())
             yield (
                 method,

@@ -105,7 +105,7 @@ class CachedDecoder:
             net_input: ``src_tokens`` (B, S).
             capacity: as of :meth:`start`.
         """
-        source, found = net_input["src_tokens"], None
+        source, encoder_out = net_input["src_tokens"], None
         self.cache.memory = ()  # the next batch may take it
         if self.graphs is not None and isinstance(encoder, FastEncoder):
             if self.starts is None or self.starts.encoder is not encoder:
@@ -113,19 +113,19 @@ class CachedDecoder:
             like = self.decoder.embed_tokens.weight.new_empty(
                 len(self.packed.layers), 2 * self.decoder.embed_dim
             )
-            found = self.starts(source, capacity, like)
-        if found is None:
+            encoder_out = self.starts(source, capacity, like)
+        if encoder_out is None:
             if isinstance(encoder, FastEncoder):
                 fits = encoder.channels == self.packed.source_width
-                found = encoder.encode(self.compiled if fits else None, net_input)
+                encoder_out = encoder.encode(self.compiled if fits else None, net_input)
             else:
-                found = encoder(net_input)
-            self.start(found, source.size(0), capacity, source)
+                encoder_out = encoder(net_input)
+            self.start(encoder_out, source.size(0), capacity, source)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))
-            self._batch_started(found, len(source))
-        return found
+            self._batch_started(encoder_out, len(source))
+        return encoder_out
 
     def _batch_started(self, encoder_out: EncoderOut, rows: int) -> None:
         self.views = None
@@ -165,8 +165,8 @@ class CachedDecoder:
         elif self.embedding.positioned:
             positions = self.embedding.positions(window.reach)
         entries = cache.entries, own_mask, cache.memory, cache.memory_mask
-        found = compiled.decode(x, window, *entries, positions, self.embedding.queries)
-        return found if x is None else window.of_wanted(found)
+        output = compiled.decode(x, window, *entries, positions, self.embedding.queries)
+        return output if x is None else window.of_wanted(output)
 
     def read(
         self, window: Window, temperature: float, symbols: gpu.logits.RuledTokens | None = None
@@ -201,10 +201,10 @@ class CachedDecoder:
             if self.embedding.positioned:
                 self.embedding.positions(window.reach)
             # Other embeddings than the stock one are no part of the graph.
-            given = (
+            read_input = (
                 (lambda: window.tokens) if self.embedding.stock else lambda: self._embedded(window)
             )
-            if (x := self.graphs.step(window, given)) is not None:
+            if (x := self.graphs.step(window, read_input)) is not None:
                 return x
         if self.views is None or self.views[0] is not cache.memory:
             self.views = cache.memory, self.packed.split(cache.memory)
@@ -216,11 +216,11 @@ class CachedDecoder:
         return self.embedding(window, self.cache.memory, self.cache.memory_mask)
 
     def run_on_grid(
-        self, given: Tensor, window: GridWindow, kept: KeysValues, normed: bool = True
+        self, tokens_or_features: Tensor, window: GridWindow, kept: KeysValues, normed: bool = True
     ) -> Tensor:
         """A window over other keys and values: tokens (N,) or what is read in their place (N, C) -> (N, C)."""
-        x = given
-        if not given.is_floating_point():
+        x = tokens_or_features
+        if not tokens_or_features.is_floating_point():
             x = self.embedding(window, kept.memory, kept.memory_mask)
         memory = self.packed.split(kept.memory)
         return self.packed.run(x, window, kept.cache, memory, kept.memory_mask, normed)

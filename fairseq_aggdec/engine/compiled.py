@@ -87,7 +87,7 @@ class CompiledLayers:
         self.cache: Tensor | None = None
         # Of what a decoder reads of sources: flat, and as the batch before was given it.
         self.room: Tensor | None = None
-        self.given: Callable[[], Tensor | None] = lambda: None
+        self.last_memory: Callable[[], Tensor | None] = lambda: None
         self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
         self.library.aggdec_check_layers(*self.addresses[:2])
 
@@ -210,23 +210,23 @@ class CompiledLayers:
     def read_source(self, states: Tensor) -> Tensor:
         """Keys and values (layers, B, S, 2C) of what an encoder gives, (B, S, C_enc) row after row."""
         rows, length, channels = states.shape
-        found, (layers, shape, _) = self._room_for_memory(rows, length, states), self.addresses
-        given = states.data_ptr(), rows * length, channels
-        room = found.data_ptr(), found.numel()
-        self.library.aggdec_read_source(layers, shape, *given, *room, torch.get_num_threads())
-        return found
+        memory, (layers, shape, _) = self._room_for_memory(rows, length, states), self.addresses
+        source = states.data_ptr(), rows * length, channels
+        room = memory.data_ptr(), memory.numel()
+        self.library.aggdec_read_source(layers, shape, *source, *room, torch.get_num_threads())
+        return memory
 
     def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
         """Returns the memory of the batch before if nobody has it any more: fresh memory of the system is slow to
         touch."""
         shape = len(self.structs), rows, length, 2 * self.channels
         count, self.memory = math.prod(shape), None
-        if self.room is None or len(self.room) < count or self.given() is not None:
+        if self.room is None or len(self.room) < count or self.last_memory() is not None:
             with torch.inference_mode(False):  # batches in any mode may write it
                 self.room = torch.empty(count, dtype=torch.float32, device=like.device)
-        found = self.room[:count].view(shape)
-        self.given = weakref.ref(found)
-        return found
+        memory = self.room[:count].view(shape)
+        self.last_memory = weakref.ref(memory)
+        return memory
 
     def encode(
         self,
@@ -261,8 +261,8 @@ class CompiledLayers:
             source.memory, source.reading = memory.data_ptr(), len(reader.structs)
             source.readers, _, _ = reader.addresses
         layers, shape, _ = self.addresses
-        found: int = self.library.aggdec_encode(layers, shape, ctypes.byref(source))
-        return found, memory
+        status: int = self.library.aggdec_encode(layers, shape, ctypes.byref(source))
+        return status, memory
 
 
 @dataclass

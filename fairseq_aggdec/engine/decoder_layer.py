@@ -22,7 +22,7 @@ class DecoderLayer(FastLayer):
 
     def __init__(self, layer: Any, precision: Precision):
         super().__init__(layer, precision)
-        cross, self.own = layer.encoder_attn, layer.self_attn
+        cross, self.self_attn = layer.encoder_attn, layer.self_attn
         self.cross_q = linear([cross.q_proj], precision)
         self.cross_kv = linear([cross.k_proj, cross.v_proj], precision)
         self.cross_out = linear([cross.out_proj], precision)
@@ -31,7 +31,7 @@ class DecoderLayer(FastLayer):
     @functools.cached_property
     def own_value(self) -> FastLinear:
         """Self-attention of a position that sees itself only: the output projection of its own value."""
-        value, out = self.own.v_proj, self.own.out_proj
+        value, out = self.self_attn.v_proj, self.self_attn.out_proj
         both = nn.Linear(value.in_features, out.out_features, device="meta")
         weight = out.weight.detach() @ value.weight.detach()
         bias = out(value.bias).detach()
@@ -86,11 +86,11 @@ class DecoderLayer(FastLayer):
         first, second, third = norms if before else (norm, *norms[:2])
         read, add, attention = gpu.products.read, gpu.products.add, self.attention(x, window)
         if window.alone:
-            x, own = read(self.own_value, x, first, before, layers)
-            x = x + own
+            x, value = read(self.own_value, x, first, before, layers)
+            x = x + value
         else:
             x, qkv = read(self.qkv, x, first, before, layers)
-            x = add(self.own_out, x, attention.own(qkv, window, cache, seen), layers)
+            x = add(self.own_out, x, attention.to_itself(qkv, window, cache, seen), layers)
         source = window, memory, memory_mask, layers, attention
         x, attended = gpu.cross.read_source(self.cross_q, x, second, before, *source)
         x = add(self.cross_out, x, attended, layers)

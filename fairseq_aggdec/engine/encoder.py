@@ -76,11 +76,11 @@ class FastLayer:
     """Base of the layers of encoders and decoders: self-attention and feed-forward block, packed."""
 
     def __init__(self, layer: Any, precision: Precision):
-        own = layer.self_attn
+        attention = layer.self_attn
         product = functools.partial(linear, precision=precision)
-        self.heads, self.precision = own.num_heads, precision
-        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
-        self.own_out = product([own.out_proj])
+        self.heads, self.precision = attention.num_heads, precision
+        self.qkv = product([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.own_out = product([attention.out_proj])
         self.own_norm = FastNorm(layer.self_attn_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
         self.feed_forward = FastFeedForward(layer, product)
@@ -191,8 +191,8 @@ class FastEncoder:
         return gpu.embedding.source_layers(products, norms, heads, weight, allowed)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        found = self.encode(None, net_input)
-        return found.made() if isinstance(found, Encoded) else found
+        output = self.encode(None, net_input)
+        return output.made() if isinstance(output, Encoded) else output
 
     def encode(self, reader: CompiledLayers | None, net_input: Mapping[str, Tensor]) -> EncoderOut:
         """fairseq's encoder output; :class:`Encoded` where the compiled library computes it.
@@ -212,8 +212,8 @@ class FastEncoder:
             rows, length = src_tokens.shape
             lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
         x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
-        found = [] if padding is None else [padding]
-        return _output(self._plain(x, padding), found, lengths, embedding)
+        masks = [] if padding is None else [padding]
+        return _output(self._plain(x, padding), masks, lengths, embedding)
 
     def reads(self, length: int) -> bool:
         """Tells whether :meth:`on_grid` can read sources of that length."""
@@ -287,27 +287,27 @@ class FastEncoder:
     def _compiled(self, src_tokens: Tensor, reader: CompiledLayers | None) -> Encoded:
         compiled, encoder, pad = self.compiled, self.encoder, self.padding_idx
         assert compiled is not None
-        found, tokens, said = Encoded(src_tokens, self.channels), src_tokens, UNREADABLE
+        encoded, tokens, said = Encoded(src_tokens, self.channels), src_tokens, UNREADABLE
         if tokens.dtype is not torch.int64 or not tokens.is_contiguous():
             tokens = tokens.to(torch.int64).contiguous()
         # What PyTorch does not embed is refused by it.
         if compiled.embeds and src_tokens.dtype in (torch.int64, torch.int32):
-            table = self.positions(found.length)
-            said, memory = compiled.encode(tokens, pad, self.types, found.room, table, reader)
+            table = self.positions(encoded.length)
+            said, memory = compiled.encode(tokens, pad, self.types, encoded.room, table, reader)
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
             if x.size(-1) != self.channels:
                 raise ValueError(
                     f"the encoder embeds a token in {x.size(-1)} numbers, its layers read {self.channels}"
                 )
-            for own, given in zip(found.of_tokens, (x, embedding), strict=True):
-                own.copy_(given)
-            said, memory = compiled.encode(tokens, pad, 0, found.room, reader=reader)
+            for room, part in zip(encoded.of_tokens, (x, embedding), strict=True):
+                room.copy_(part)
+            said, memory = compiled.encode(tokens, pad, 0, encoded.room, reader=reader)
         if said == PADDED:
-            found.padding.append(src_tokens.eq(pad))
+            encoded.padding.append(src_tokens.eq(pad))
         if memory is not None:
-            found.reader, found.memory = reader, memory
-        return found
+            encoded.reader, encoded.memory = reader, memory
+        return encoded
 
 
 def _output(
@@ -333,8 +333,8 @@ def position_table(part: Any, size: int, width: int) -> Tensor:
     """
     weight = part.embed_tokens.weight
     sentence = weight.new_full((1, size), part.padding_idx + 1, dtype=torch.long)
-    found: Tensor = part.embed_positions(sentence)[0].detach().to(weight.dtype)
-    return found.expand(-1, width).contiguous()
+    rows: Tensor = part.embed_positions(sentence)[0].detach().to(weight.dtype)
+    return rows.expand(-1, width).contiguous()
 
 
 def as_dtype_of(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
@@ -362,8 +362,8 @@ class StockEncoder:
         self.encoder = encoder
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        given = {name: part for name, part in net_input.items() if name != "prev_output_tokens"}
-        out: EncoderOut = self.encoder.forward_torchscript(given)
+        arguments = {name: part for name, part in net_input.items() if name != "prev_output_tokens"}
+        out: EncoderOut = self.encoder.forward_torchscript(arguments)
         masks = out.get("encoder_padding_mask") if isinstance(out, dict) else None
         if isinstance(masks, list) and masks and not bool(masks[0].any()):
             out["encoder_padding_mask"] = []

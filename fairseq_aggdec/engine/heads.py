@@ -197,8 +197,8 @@ class FastHeadLayers:
             x = self.compiled.decode(x, window, cache, None, self.memory, self.memory_mask)
             return x.view_as(heads)
         memory = [layer.split(kv) for layer, kv in zip(self.layers, self.memory, strict=True)]
-        given = window, cache, window.mask(x.dtype), memory, self.memory_mask
-        return run_layers(self.layers, x, self.norm, *given).view_as(heads)
+        context = window, cache, window.mask(x.dtype), memory, self.memory_mask
+        return run_layers(self.layers, x, self.norm, *context).view_as(heads)
 
 
 @dataclass

@@ -38,9 +38,10 @@ def fast_kernels() -> bool:
 def packing_available() -> bool:
     """Tells whether this torch has oneDNN's packed linear on CPU for fp32 and computes the right thing with it."""
     try:
-        own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+        # What is sampled later does not depend on the probe.
+        chance = torch.Generator().manual_seed(1)
         x, weight, bias = (
-            torch.randn(shape, generator=own, dtype=torch.float32)
+            torch.randn(shape, generator=chance, dtype=torch.float32)
             for shape in ((3, 16), (8, 16), (8,))
         )
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -121,10 +122,10 @@ class FastLinear:
             after, rows = "relu" if self.relu else "none", x.size(-2)
             if rows > FEWEST_FILLED:  # oneDNN compiles a product for every number of rows
                 x = F.pad(x, (0, 0, 0, -rows % FEWEST_FILLED))
-            found: Tensor = torch.ops.mkldnn._linear_pointwise(
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(
                 x, self.packed, self.bias, after, [], ""
             )
-            return found if found.size(-2) == rows else found[..., :rows, :]
+            return product if product.size(-2) == rows else product[..., :rows, :]
         return _product(x, self.transposed, self.bias, self.relu)
 
     def add_to(self, x: Tensor, y: Tensor) -> Tensor:
@@ -199,12 +200,12 @@ def fold_bias(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> T
     For GPUs, where each operator is a launch: the product is then added in place, and nothing is left to add. What
     reads on the way where the connection begins, ``reader``, takes the bias off again, in its own.
     """
-    weight, own = reader.transposed, reader.bias
-    if bias is None or own is None or product.bias is None or weight is None:
+    weight, old = reader.transposed, reader.bias
+    if bias is None or old is None or product.bias is None or weight is None:
         return bias
     shift = product.bias.detach()
     # In fp32, also in half precision: rounded once.
-    reader.bias = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
+    reader.bias = (old.detach().float() - shift.float() @ weight.float()).to(old.dtype)
     product.bias_folded = True
     return bias.detach() + shift
 

@@ -240,8 +240,8 @@ class PackedDecoder:
         if self.layers:
             seen = self.layers[0].attention(x, window).seen(x, window, self.span)
         runs = gpu.products.PLAIN if window.alone else self.runs
-        given = window, cache, seen, memory, memory_mask, runs
-        return run_layers(self.layers, x, self.norm, *given, normed=normed)
+        context = window, cache, seen, memory, memory_mask, runs
+        return run_layers(self.layers, x, self.norm, *context, normed=normed)
 
     @property
     def last_norm(self) -> FastNorm | None:

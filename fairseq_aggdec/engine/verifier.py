@@ -31,8 +31,8 @@ WARM_UP = 24  # tokens of the sentence that is read before the first
 
 def follow(drafter: nn.Module, verifier: "Verifier") -> None:
     """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
-    own, wanted = map(_first_parameter, (drafter, verifier.members[0].model))
-    if own.device != wanted.device or own.dtype is not wanted.dtype:
+    held, wanted = map(_first_parameter, (drafter, verifier.members[0].model))
+    if held.device != wanted.device or held.dtype is not wanted.dtype:
         with torch.inference_mode(False):  # parameters with versions, which a watch reads
             drafter.to(wanted)
 
@@ -147,8 +147,8 @@ class Verifier:
 
     def is_for(self, models: Sequence[nn.Module], precision: Precision) -> bool:
         """Tells whether this verifier holds exactly ``models``, in this precision."""
-        own = [member.model for member in self.members]
-        same = len(own) == len(models) and all(map(operator.is_, own, models))
+        watched = [member.model for member in self.members]
+        same = len(watched) == len(models) and all(map(operator.is_, watched, models))
         return same and (precision is self.precision or precision == self.precision)
 
     def repack(self) -> None:
@@ -222,15 +222,15 @@ class Verifier:
         parts: Tensor | None = None
         symbols = None if len(self.members) > 1 else symbols  # averages are other logits
         for member in self.members:
-            own, logits, parts = member.decoder.read(window, self.temperature, symbols)
-            features.append(own)
+            own_features, logits, parts = member.decoder.read(window, self.temperature, symbols)
+            features.append(own_features)
             outputs.append(logits)
         if in_fp32 or len(outputs) > 1:
             outputs = [output.float() for output in outputs]
         logits = outputs[0] if len(outputs) == 1 else _averaged(outputs)
         if slots is not None:
             logits = logits.index_select(0, slots)
-            features = [own.index_select(0, slots) for own in features]
+            features = [own_features.index_select(0, slots) for own_features in features]
         return DecoderOutput(logits, features, parts)
 
     def window_slots(self, rows: int) -> int:
@@ -280,12 +280,12 @@ class Verifier:
     def rooms(self, end: int, longest: int) -> list[GraphMemory]:
         """The memory of what is captured of the decoders, when all have room for ``end`` keys of a row, which will have
         ``longest`` at most."""
-        found: list[GraphMemory] = []
+        memories: list[GraphMemory] = []
         for member in self.members:
             member.decoder.reserve(end, longest)
             if member.decoder.graphs is not None:
-                found.append(member.decoder.graphs)
-        return found
+                memories.append(member.decoder.graphs)
+        return memories
 
     def keep(self, kept: Kept) -> None:
         """Moves and drops keys and values."""
@@ -322,8 +322,8 @@ class Verifier:
 def _averaged(outputs: list[Tensor]) -> Tensor:
     """Logits (N, V) of several models -> the logarithms of their mean probabilities."""
     if all(map(reads, outputs)) and (library := kernels()) is not None:
-        found = torch.stack(outputs)
-        library.aggdec_average(found.data_ptr(), *found.shape, torch.get_num_threads())
-        return found[0]
+        stacked = torch.stack(outputs)
+        library.aggdec_average(stacked.data_ptr(), *stacked.shape, torch.get_num_threads())
+        return stacked[0]
     log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
     return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))

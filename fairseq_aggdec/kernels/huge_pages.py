@@ -30,8 +30,8 @@ def advise() -> Callable[[int, int, int], int] | None:
     except (OSError, AttributeError):
         return None
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    found: Callable[[int, int, int], int] = madvise
-    return found
+    function: Callable[[int, int, int], int] = madvise
+    return function
 
 
 def use_huge_pages(address: int, size: int) -> int:

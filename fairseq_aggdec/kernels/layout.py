@@ -68,12 +68,12 @@ class ProductForm:
         dtype = torch.int8 if int8 else torch.float32
         weight = torch.empty(self.outputs, self.inputs, dtype=dtype, device="meta")
         laid_out = layout.laid_out(weight, int8, bf16)
-        found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
             "weight": (laid_out.dtype, tuple(laid_out.shape))
         }
         if self.bias:
-            found["bias"] = torch.float32, (self.outputs,)
+            shapes["bias"] = torch.float32, (self.outputs,)
         if int8:
             padded = (-(-self.outputs // PANEL) * PANEL,)
-            found |= {"scales": (torch.float32, padded), "sums": (torch.int32, padded)}
-        return found
+            shapes |= {"scales": (torch.float32, padded), "sums": (torch.int32, padded)}
+        return shapes

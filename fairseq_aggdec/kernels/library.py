@@ -91,8 +91,8 @@ def structure(header: str, name: str, read: bool = False, **inner: Any) -> Any:
 def constants(header: str) -> dict[str, float]:
     """The numbers that a C++ header in ``source/`` declares as ``constexpr double``, by their names."""
     text = (SOURCES / header).read_text(encoding="utf-8")
-    found = re.findall(r"^constexpr double (\w+) = ([\d.]+);", text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    pairs = re.findall(r"^constexpr double (\w+) = ([\d.]+);", text, re.MULTILINE)
+    return {name: float(value) for name, value in pairs}
 
 
 ProductStruct = structure("structs.h", "Product")
@@ -130,13 +130,13 @@ def _places() -> Iterator[Path]:
 
     Python started in a checkout imports the checkout's package, which hides an installed one with its libraries.
     """
-    own = Path(__file__).parent
+    here = Path(__file__).parent
     yield FOLDER
-    if own != FOLDER:
+    if here != FOLDER:
         return
     for entry in sys.path:
         folder = Path(entry, *__name__.split(".")[:-1]).resolve()
-        if folder != own.resolve() and folder.is_dir():
+        if folder != here.resolve() and folder.is_dir():
             yield folder
 
 
@@ -239,8 +239,8 @@ def multiplies_bf16() -> bool:
 
 def supported(plain: Any) -> list[str]:
     """Members of :data:`INSTRUCTIONS` that this processor has, the fastest last; asked of the plain library."""
-    found = plain.aggdec_supported()
-    return [name for number, name in enumerate(INSTRUCTIONS) if found >> number & 1]
+    bits = plain.aggdec_supported()
+    return [name for number, name in enumerate(INSTRUCTIONS) if bits >> number & 1]
 
 
 def reads(x: Tensor) -> bool:
@@ -270,15 +270,15 @@ def _right(library: Any, plain: Any) -> bool:
 def _agree(library: Any, plain: Any, **kind: bool) -> bool:
     """Tells whether two libraries give the same bits in 8 bits or in bfloat16."""
     x, weight, bias = _sample()
-    found, expected = (Product(weight, bias, library=of, **kind) for of in (library, plain))
-    return all(torch.equal(found(x[:rows]), expected(x[:rows])) for rows in (3, 19))
+    ours, expected = (Product(weight, bias, library=of, **kind) for of in (library, plain))
+    return all(torch.equal(ours(x[:rows]), expected(x[:rows])) for rows in (3, 19))
 
 
 def _sample() -> list[Tensor]:
     """Inputs, a weight and a bias that libraries are tried with."""
-    own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+    chance = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
     shapes = (19, 150), (70, 150), (70,)
-    return [torch.randn(shape, generator=own, dtype=torch.float32) for shape in shapes]
+    return [torch.randn(shape, generator=chance, dtype=torch.float32) for shape in shapes]
 
 
 def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -331,11 +331,11 @@ class Product:
             if self.scales is not None and self.sums is not None:
                 part, self.scales[begin:end] = in_levels(part)
                 self.sums[begin:end] = part.sum(1, dtype=torch.int32)
-            found = layout.laid_out(part, int8, bf16)
+            strips = layout.laid_out(part, int8, bf16)
             if not begin:
-                self.weight = found.new_empty(padded // layout.strip, *found.shape[1:])
+                self.weight = strips.new_empty(padded // layout.strip, *strips.shape[1:])
             first = begin // layout.strip
-            self.weight[first : first + len(found)] = found
+            self.weight[first : first + len(strips)] = strips
         use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
         self._point(relu, bf16)
 

@@ -37,8 +37,8 @@ def mappings(
         first, *rest = entry.split("\n")
         where, access, _, _, number, *path = first.split(maxsplit=5)
         private = access == "rw-p" and number != "0"
-        asked = private if wanted is None else path[:1] and path[0] in wanted
-        if asked and any(re.match(r"Anonymous: +0 kB", one) for one in rest):
+        is_wanted = private if wanted is None else path[:1] and path[0] in wanted
+        if is_wanted and any(re.match(r"Anonymous: +0 kB", one) for one in rest):
             begin, end = (int(one, 16) for one in where.split("-"))
             yield begin, end
 
@@ -64,22 +64,22 @@ def read_once(*paths: str | os.PathLike[str]) -> Iterator[None]:
 
 def trim() -> None:
     """Gives freed memory back to the system, where the C library can."""
-    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if found is not None:
-        found(0)
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 def give_back(tensor: Tensor) -> None:
     """Frees the whole pages of a tensor that has been read, if it stands in a file of :func:`read_once`."""
     if not _clean.get() or tensor.device.type != "cpu":
         return
-    page, found = mmap.PAGESIZE, advise()
+    page, madvise = mmap.PAGESIZE, advise()
     begin = -(-tensor.data_ptr() // page) * page
     end = (tensor.data_ptr() + tensor.nbytes) // page * page
-    if found is None or begin >= end or not tensor.is_contiguous():
+    if madvise is None or begin >= end or not tensor.is_contiguous():
         return
     if any(first <= begin and end <= last for first, last in _clean.get()):
-        found(begin, end - begin, mmap.MADV_DONTNEED)
+        madvise(begin, end - begin, mmap.MADV_DONTNEED)
 
 
 class Untouched:
@@ -124,10 +124,10 @@ SCAN = 0xC0606610  # PAGEMAP_SCAN
 def _written(begin: int, end: int) -> bool:
     """Tells whether a page in these addresses is no longer the file's."""
     for wanted, unwanted in ((PRESENT, FILE), (SWAPPED, 0)):
-        found = (ctypes.c_uint64 * 3)()
-        asked = (ctypes.c_uint64 * 12)(96, 0, begin, end, 0, ctypes.addressof(found), 1, 1)
-        asked[8], asked[9] = unwanted, wanted | unwanted
-        if fcntl.ioctl(_pagemap(os.getpid()), SCAN, asked):
+        written = (ctypes.c_uint64 * 3)()
+        scan = (ctypes.c_uint64 * 12)(96, 0, begin, end, 0, ctypes.addressof(written), 1, 1)
+        scan[8], scan[9] = unwanted, wanted | unwanted
+        if fcntl.ioctl(_pagemap(os.getpid()), SCAN, scan):
             return True
     return False
 
@@ -143,10 +143,10 @@ def _can_scan() -> bool:
     """Tells whether the system tells, tried on memory that was written and on memory of a file that was not."""
     try:
         with open(__file__, "rb") as file:
-            own = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE)
-        at, size = ctypes.addressof(ctypes.c_char.from_buffer(own)), mmap.PAGESIZE
-        before = own[0], _written(at, at + size)
-        own[0] = before[0]
+            probe = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE)
+        at, size = ctypes.addressof(ctypes.c_char.from_buffer(probe)), mmap.PAGESIZE
+        before = probe[0], _written(at, at + size)
+        probe[0] = before[0]
         return not before[1] and _written(at, at + size)
     except (OSError, ValueError, AttributeError):
         return False

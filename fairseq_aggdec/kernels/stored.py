@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.kernels.layout import Layout, ProductForm
 from fairseq_aggdec.kernels.library import Product, kernels
 from fairseq_aggdec.kernels.mapped import mappings
-from fairseq_aggdec.stored.options import CheckpointError, shown
+from fairseq_aggdec.stored.options import CheckpointError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ def is_part(name: str) -> bool:
     """Tells whether a name is that of a part of some product, ``KEY/PART``."""
     key, _, part = name.rpartition("/")
     try:
-        found = json.loads(key)
+        parts = json.loads(key)
     except (ValueError, RecursionError):
         return False
-    if part not in PARTS or type(found) is not list or len(found) < 3:
+    if part not in PARTS or type(parts) is not list or len(parts) < 3:
         return False
-    kind, relu, *names = found
+    kind, relu, *names = parts
     texts = all(type(one) is str for one in (kind, *names))
     return texts and type(relu) is bool and key == key_of(kind, relu, names)
 
@@ -82,19 +82,19 @@ class Stored:
         layout: of the weights.
         tensors: parts of products, by ``KEY/PART``; views of the mapped file. A part is used only after it was compared
             with the linear layers that it stands for.
-        told: precisions of which was warned.
+        warned: precisions of which was warned.
     """
 
     checkpoint: str
     layout: Layout
     tensors: Mapping[str, Tensor]
-    told: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
 
     def warn_of(self, kind: str) -> None:
         """Warns once where a model decodes in another precision than the one that it was packed for."""
         kinds = (json.loads(name.rpartition("/")[0])[0] for name in self.tensors)
-        if kind not in self.told and all(one != kind for one in kinds):
-            self.told.add(kind)
+        if kind not in self.warned and all(one != kind for one in kinds):
+            self.warned.add(kind)
             logger.warning(
                 "%s was packed in another precision than %s, in which it decodes: its weights are packed anew",
                 *(self.checkpoint, kind),
@@ -107,19 +107,19 @@ class Stored:
             CheckpointError: a part of it is missing, or has another dtype or shape than ``form`` asks for.
         """
         key = key_of(form.kind, relu, names)
-        found = {part: self.tensors.get(f"{key}/{part}") for part in PARTS}
-        if not any(tensor is not None for tensor in found.values()):
+        parts = {part: self.tensors.get(f"{key}/{part}") for part in PARTS}
+        if not any(tensor is not None for tensor in parts.values()):
             self.warn_of(form.kind)
             return None
         wanted = form.parts(self.layout)
-        for part, tensor in found.items():
-            own = None if tensor is None else (tensor.dtype, tuple(tensor.shape))
-            if own != wanted.get(part):
+        for part, tensor in parts.items():
+            kind = None if tensor is None else (tensor.dtype, tuple(tensor.shape))
+            if kind != wanted.get(part):
                 raise CheckpointError(
-                    f"the packed weights beside {self.checkpoint} are damaged (the {part} of {shown(names[0])} is not "
-                    "that of its layer): write the folder again with `aggdec pack`."
+                    f"the packed weights beside {self.checkpoint} are damaged (the {part} of {printable(names[0])} is "
+                    "not that of its layer): write the folder again with `aggdec pack`."
                 )
-        return Product.of_parts(form.inputs, form.outputs, relu, form.kind == "bf16", **found)
+        return Product.of_parts(form.inputs, form.outputs, relu, form.kind == "bf16", **parts)
 
 
 _of_models: WeakKeyDictionary[nn.Module, Stored] = WeakKeyDictionary()
@@ -162,8 +162,8 @@ def used(models: Sequence[nn.Module]) -> Iterator[Count]:
     """Meanwhile, packing takes what is stored for the models. Gives the count of products, which the log has at the
     end; ``sound`` says whether all models have packed weights."""
     names: _Names = {}
-    library, found = kernels(), [_of_models.get(model) for model in models]
-    for model, stored in zip(models, found, strict=True):
+    library, stored_of = kernels(), [_of_models.get(model) for model in models]
+    for model, stored in zip(models, stored_of, strict=True):
         if stored is None or library is None or stored.layout != Layout.of(library):
             continue
         clean = list(mappings([stored.checkpoint]))
@@ -171,15 +171,15 @@ def used(models: Sequence[nn.Module]) -> Iterator[Count]:
             at = parameter.data_ptr()
             if any(begin <= at and at + parameter.nbytes <= end for begin, end in clean):
                 names[id(parameter)] = stored, name, parameter
-    count = Count(sound=bool(names) and None not in found)
+    count = Count(sound=bool(names) and None not in stored_of)
     tokens = _using.set(names or None), _counting.set(count)
     try:
         yield count
     finally:
         _using.reset(tokens[0])
         _counting.reset(tokens[1])
-    if any(stored is not None for stored in found) and count.products:
-        places = dict.fromkeys(stored.checkpoint for stored in found if stored is not None)
+    if any(stored is not None for stored in stored_of) and count.products:
+        places = dict.fromkeys(stored.checkpoint for stored in stored_of if stored is not None)
         logger.info(
             "%s: %d of %d products are packed there",
             ", ".join(places),
@@ -217,11 +217,11 @@ def find(kind: str, relu: bool, modules: Sequence[nn.Linear]) -> Product | None:
     if None in places or len(stores) != 1:
         return None
     stored = places[0][0]  # type: ignore[index]
-    own = [place[1] for place in places if place]
+    keys = [place[1] for place in places if place]
     form = ProductForm(
         kind, weights[0].size(1), sum(len(weight) for weight in weights), bool(biases)
     )
-    return stored.product(form, relu, own[: len(weights)])
+    return stored.product(form, relu, keys[: len(weights)])
 
 
 def counted(stored: bool) -> None:

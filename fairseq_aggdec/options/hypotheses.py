@@ -50,29 +50,29 @@ def of_numbers(
     return hypothesis(in_int64(tokens), in_fp32(scores), in_fp32([score])[0], steps, history)
 
 
-def are_hypotheses(found: Any) -> bool:
+def are_hypotheses(value: Any) -> bool:
     """Tells whether it is what a generator gives, a list of hypotheses for each sentence; a task may make another
     thing."""
-    return isinstance(found, list) and all(
+    return isinstance(value, list) and all(
         isinstance(ranked, list)
         and len(ranked) > 0
         and isinstance(ranked[0], dict)
         and "positional_scores" in ranked[0]
-        for ranked in found
+        for ranked in value
     )
 
 
 def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """Hypotheses of one sentence by their score; of equal ones the earlier comes first."""
-    return sorted(hypotheses, key=lambda found: float(found["score"]), reverse=True)
+    return sorted(hypotheses, key=lambda one: float(one["score"]), reverse=True)
 
 
-def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
+def send_hypotheses(nbest: list[list[Hypothesis]], device: torch.device) -> None:
     """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in one copy.
 
     They share its memory, which is free when the last of them is gone.
     """
-    hypotheses = [one for ranked in found for one in ranked]
+    hypotheses = [one for ranked in nbest for one in ranked]
     names = ("tokens", "positional_scores", "score")  # the widest numbers first
     of_name = [torch.cat([one[name].view(-1) for one in hypotheses]) for name in names]
     flat = sent(torch.cat([values.view(torch.uint8) for values in of_name]), device)

@@ -80,25 +80,26 @@ class Options:
     @classmethod
     def of(cls, generator: Any) -> Options:
         """The options of a ``SequenceGenerator``, stock's or ours, as its fields have them now."""
-        own = vars(generator)  # nn.Module takes long to say that it lacks something
-        size = own.get("no_repeat_ngram_size", 0)
+        attributes = vars(generator)  # nn.Module takes long to say that it lacks something
+        size = attributes.get("no_repeat_ngram_size", 0)
         if blocker := generator.repeat_ngram_blocker:
             size = getattr(blocker, "no_repeat_ngram_size", size)
         return _options(
             *_stock_options(generator),
             size,
             frozenset(generator.symbols_to_strip_from_output),
-            own.get("print_alignment") or ALIGNMENTS.get(own.get("extract_alignment")),
-            own.get("retain_history", False),
-            tuple(own.get("own_rules", ())),
+            attributes.get("print_alignment")
+            or ALIGNMENTS.get(attributes.get("extract_alignment")),
+            attributes.get("retain_history", False),
+            tuple(attributes.get("own_rules", ())),
         )
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments that give these options to one of our generators."""
         names = {*STOCK, "no_repeat_ngram_size", "retain_history"} - {"pad", "unk"}
-        found = {name: getattr(self, name) for name in names}
-        found["symbols_to_strip_from_output"] = set(self.stripped)
-        return found | ({"print_alignment": self.print_alignment} if self.print_alignment else {})
+        chosen = {name: getattr(self, name) for name in names}
+        chosen["symbols_to_strip_from_output"] = set(self.stripped)
+        return chosen | ({"print_alignment": self.print_alignment} if self.print_alignment else {})
 
     def limits(
         self, net_input: Mapping[str, Tensor], models: Sequence[Any], longest: int | None = None

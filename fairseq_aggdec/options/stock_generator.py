@@ -61,8 +61,8 @@ def _altered(part: nn.Module) -> str | None:
     cls = next(filter(_NAMES.__contains__, type(part).__mro__))
     if _NAMES[cls].isdisjoint(vars(part)):
         return None
-    own = vars(part).keys() & _NAMES[cls]
-    return f"a {cls.__name__} with a {min(own)}() put onto it"
+    put_on = vars(part).keys() & _NAMES[cls]
+    return f"a {cls.__name__} with a {min(put_on)}() put onto it"
 
 
 def _replaced() -> str | None:
@@ -83,28 +83,28 @@ def _replaced() -> str | None:
 
 
 def _search_gap(generator: Any) -> str | None:
-    found = generator.search
-    if type(found) is search.LengthConstrainedBeamSearch:
-        if any(getattr(found, name) != value for name, value in MATCHED.items()):
+    strategy = generator.search
+    if type(strategy) is search.LengthConstrainedBeamSearch:
+        if any(getattr(strategy, name) != value for name, value in MATCHED.items()):
             return "a search with limits of length of its own"
-        if type(found.beam) is not search.BeamSearch or found.eos != generator.eos:
+        if type(strategy.beam) is not search.BeamSearch or strategy.eos != generator.eos:
             return "a search of limited length with another end"
         matched = True
-    elif type(found) is search.BeamSearch:
+    elif type(strategy) is search.BeamSearch:
         matched = False
     else:
-        return ASKED_BY.get(type(found), f"a search of type {type(found).__name__}")
+        return ASKED_BY.get(type(strategy), f"a search of type {type(strategy).__name__}")
     if matched and not COUNTS_AS_GIVEN:
         return "--match-source-len of a fairseq that counts source tokens without </s>"
     if bool(generator.match_source_len) != matched:
         return "--match-source-len in a task that does not search by it"
-    return _altered(found)
+    return _altered(strategy)
 
 
 def _part(module: Any, kind: str, name: str) -> Any:
     """Gets what a module has under a name; its own ``__getattr__`` takes ten times as long."""
-    found = vars(module).get(kind, {}).get(name)
-    return getattr(module, name, None) if found is None else found
+    part = vars(module).get(kind, {}).get(name)
+    return getattr(module, name, None) if part is None else part
 
 
 def _model_gaps(generator: Any) -> Iterator[str]:

@@ -38,8 +38,8 @@ class Contents:
         """Raises :class:`DamagedError` for a value that does not belong there."""
         about = parsed(text)
         sound(about.pop("digest", None) == digest_of(about), OTHER)
-        found: list[Any] = [about.get(name) for name in NAMES]
-        version, kind, files, layout, instructions = found
+        values: list[Any] = [about.get(name) for name in NAMES]
+        version, kind, files, layout, instructions = values
         sound(type(version) is int and kind in KINDS, "its kind is unknown")
         sound(type(files) is dict and all(map(_is_name, files)), "it names no files")
         sound(all(type(one) is str for one in files.values()), "a digest is no text")

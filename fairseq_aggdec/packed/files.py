@@ -86,16 +86,16 @@ def parsed(text: bytes) -> dict[str, Any]:
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        sound(len(found) == len(pairs), "a name stands twice")
-        return found
+        values = dict(pairs)
+        sound(len(values) == len(pairs), "a name stands twice")
+        return values
 
     try:
-        found = json.loads(text.decode("utf-8"), object_pairs_hook=once)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise DamagedError(error) from None
-    sound(type(found) is dict, "it is no object")
-    return found
+    sound(type(value) is dict, "it is no object")
+    return value
 
 
 def read_tensors(whole: Tensor) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ def read_tensors(whole: Tensor) -> dict[str, Tensor]:
     sound((8 + size) % BEGIN == 0, "its header has another size")
     entries = parsed(bytes(whole[8 : 8 + size].numpy()))
     entries.pop("__metadata__", None)
-    data, at, found = whole[8 + size :], 0, {}
+    data, at, tensors = whole[8 + size :], 0, {}
     kinds = {name: kind for kind, name in TYPES.items()}
     for name, entry in entries.items():
         sound(
@@ -130,9 +130,9 @@ def read_tensors(whole: Tensor) -> dict[str, Tensor]:
         if name.startswith("gap."):
             continue
         sound(begin % ALIGNED == 0, "a tensor is not aligned")
-        found[name] = data[begin:end].view(dtype).view(shape)
+        tensors[name] = data[begin:end].view(dtype).view(shape)
     sound(at == len(data), "its end is cut or too long")
-    return found
+    return tensors
 
 
 def is_numbers(value: Any) -> bool:

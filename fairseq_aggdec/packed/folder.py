@@ -39,7 +39,7 @@ from fairseq_aggdec.stored.loading import (
     maps,
 )
 from fairseq_aggdec.stored.one_copy import take_tensors
-from fairseq_aggdec.stored.options import shown
+from fairseq_aggdec.stored.options import printable
 
 logger = logging.getLogger(__name__)
 
@@ -152,13 +152,13 @@ def load_stored(checkpoint: str, model: nn.Module) -> None:
         return
     state = checked_model(checkpoint, files.file) or {}
 
-    def exchange(given: dict[str, Tensor]) -> None:
+    def exchange(tensors: dict[str, Tensor]) -> None:
         for name, mine in state["model"].items():
-            read = given.get(name)
+            read = tensors.get(name)
             if read is None or read.dtype is not mine.dtype or read.shape != mine.shape:
                 continue
             if torch.equal(read, mine):  # the model brings some into a form of its own
-                given[name] = mine
+                tensors[name] = mine
         files.check()
         files.attach(model)
 
@@ -174,7 +174,7 @@ def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:
     Raises:
         CheckpointError: a folder is damaged.
     """
-    found, kinds = list(arguments), set[str]()
+    arguments_made, kinds = list(arguments), set[str]()
     for number, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         behind = name == "--path" and not equals and number + 1 < len(arguments)
@@ -188,11 +188,11 @@ def checkpoints(arguments: Sequence[str], precision: bool = False) -> list[str]:
                 _begun[files.checkpoint] = files
                 kinds.add(files.kind or "fp32")
         joined = os.pathsep.join(paths)
-        found[number + behind] = joined if behind else f"--path={joined}"
+        arguments_made[number + behind] = joined if behind else f"--path={joined}"
     said = any(word.split("=")[0] in ("--int8", "--bf16", "--fp16") for word in arguments)
     if precision and not said:
-        found += [f"--{kind}" for kind in kinds - {"fp32"}]
-    return found
+        arguments_made += [f"--{kind}" for kind in kinds - {"fp32"}]
+    return arguments_made
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
@@ -239,15 +239,15 @@ def _open(folder: Path, handle: int) -> ModelFiles:
     for name in about.files:
         with _naming(folder / name, folder):
             held[name] = HeldFile(folder / name, handle)
-    known, found = _compared(folder, handle), {}
+    known, stamps = _compared(folder, handle), {}
     for name, wanted in about.files.items():
         file = held[name]
-        found[name] = [wanted, *file.stamp]
+        stamps[name] = [wanted, *file.stamp]
         file.compare = partial(_is, wanted)
         with _naming(folder / name, folder):
-            sound(known.get(name) == found[name] or _is(wanted, file), OTHER)
-    if known != found:
-        _keep(handle, found)
+            sound(known.get(name) == stamps[name] or _is(wanted, file), OTHER)
+    if known != stamps:
+        _keep(handle, stamps)
     stored = None
     if about.layout is not None:
         with _naming(folder / WEIGHTS, folder):
@@ -276,13 +276,13 @@ def _compared(folder: Path, handle: int) -> Mapping[str, Any]:
         return {}
 
 
-def _keep(handle: int, found: Mapping[str, Sequence[Any]]) -> None:
+def _keep(handle: int, stamps: Mapping[str, Sequence[Any]]) -> None:
     """Writes digests and stamps of files, if all have settled and the folder can be written to."""
-    last = max(time for one in found.values() for time in one[-2:])
+    last = max(time for one in stamps.values() for time in one[-2:])
     if time_ns() - last < SETTLED:
         return
     made = f"{COMPARED}.{os.getpid()}"  # other processes may write it too
-    text = json.dumps(found, indent=1) + "\n"
+    text = json.dumps(stamps, indent=1) + "\n"
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with suppress(OSError):
         with open(os.open(made, how, 0o666, dir_fd=handle), "w", encoding="utf-8") as file:
@@ -297,7 +297,7 @@ def _stored(folder: Path, about: Contents, file: HeldFile) -> Stored | None:
         logger.warning(
             "%s was packed for the kernels %s, and these are %s: its weights are packed anew, which takes time and "
             "memory; pack it on this machine",
-            *(folder, shown(about.instructions), here),
+            *(folder, printable(about.instructions), here),
         )
         return None
     assert about.layout is not None
@@ -307,7 +307,7 @@ def _stored(folder: Path, about: Contents, file: HeldFile) -> Stored | None:
 
 
 def _damaged(path: Path, folder: Path, error: BaseException) -> CheckpointError:
-    reason = shown(str(error).split("\n")[0][:120] or type(error).__name__)
+    reason = printable(str(error).split("\n")[0][:120] or type(error).__name__)
     return CheckpointError(
         f"{path} is damaged ({reason}): write {folder} again with `aggdec pack`."
     )

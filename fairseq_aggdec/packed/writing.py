@@ -60,8 +60,8 @@ def write(
     tensors: dict[str, Tensor] = {}
     own_products = [one for one in made if all(id(part.parameter) in names for part in one.weights)]
     for one in own_products:
-        own = [names[id(part.parameter)] + part.rows for part in one.weights]
-        key = key_of(one.kind, one.relu, own)
+        rows = [names[id(part.parameter)] + part.rows for part in one.weights]
+        key = key_of(one.kind, one.relu, rows)
         for part in PARTS:
             if (tensor := getattr(one.product, part)) is not None:
                 tensors[f"{key}/{part}"] = tensor
@@ -93,12 +93,12 @@ def _in_fp32(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _copy_texts(folder: Path, texts: Sequence[Path]) -> list[str]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for place in texts:
         for pattern in TEXT_FILES:
-            found |= {path.name: path for path in sorted(place.glob(pattern)) if path.is_file()}
-    for own in (ABOUT, COMPARED):
-        found.pop(own, None)
-    for name, path in found.items():
+            paths |= {path.name: path for path in sorted(place.glob(pattern)) if path.is_file()}
+    for generated in (ABOUT, COMPARED):
+        paths.pop(generated, None)
+    for name, path in paths.items():
         shutil.copyfile(path, folder / name)
-    return list(found)
+    return list(paths)

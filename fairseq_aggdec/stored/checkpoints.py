@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.stored.loading import CheckpointError, checked_model
 from fairseq_aggdec.stored.one_copy import OneCopy
-from fairseq_aggdec.stored.options import check_names, option, shown
+from fairseq_aggdec.stored.options import check_names, option, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,12 +98,13 @@ def number_of(cfg: Any, name: str) -> int | None:
 def check_overrides(text: str) -> None:
     """Raises ``ValueError`` unless ``--model-overrides`` is a dictionary of plain values."""
     try:
-        given = ast.literal_eval(text)
+        overrides = ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        given = None
-    if not isinstance(given, dict):
+        overrides = None
+    if not isinstance(overrides, dict):
         raise ValueError(
-            f"--model-overrides {shown(text)}: it must be a dictionary of plain values, such as \"{{'dropout': 0.1}}\""
+            f"--model-overrides {printable(text)}: it must be a dictionary of plain values, such as "
+            "\"{'dropout': 0.1}\""
         )
 
 
@@ -167,13 +168,13 @@ def of_folder(cfg: Any) -> tuple[str | None, str | None]:
     return source, target
 
 
-def check_named(given: Sequence[str | None], cfg: Any) -> None:
+def check_named(codes: Sequence[str | None], cfg: Any) -> None:
     """Raises ``ValueError`` for a language that fairseq has replaced, because only one of the two was named."""
-    for side, asked in zip(EMBEDDINGS, given, strict=True):
+    for side, code in zip(EMBEDDINGS, codes, strict=True):
         taken = named(cfg, f"{side}_lang")
-        if asked not in (None, taken):
+        if code not in (None, taken):
             raise ValueError(
-                f"--{side}-lang {asked}: fairseq takes {taken}, as the data folder has it, unless both languages are "
+                f"--{side}-lang {code}: fairseq takes {taken}, as the data folder has it, unless both languages are "
                 "named: add the other one"
             )
 
@@ -190,23 +191,23 @@ def check_task(
         name: of that task, where it is one that somebody derived.
         chosen: by the user, who gets a warning where stock fairseq would decode it too.
     """
-    own = option(state, "task._name", "task") or "translation"
-    if own in (kind, name) or {own, kind} <= AS_TRANSLATION:
+    trained = option(state, "task._name", "task") or "translation"
+    if trained in (kind, name) or {trained, kind} <= AS_TRANSLATION:
         return
-    difference = _difference(own) if kind in AS_TRANSLATION else "another task"
+    difference = _difference(trained) if kind in AS_TRANSLATION else "another task"
     if difference is None:
         return
-    said = (
-        f"{path} was trained with --task {own}, which is not --task {name or kind} ({difference})"
-    )
-    if builds_no_translation(kind) and own in AS_TRANSLATION:
+    said = f"{path} was trained with --task {trained}, which is not --task {name or kind} ({difference})"
+    if builds_no_translation(kind) and trained in AS_TRANSLATION:
         raise CheckpointError(
-            f"{said}: that task builds other models, so decode it with --task {own}."
+            f"{said}: that task builds other models, so decode it with --task {trained}."
         )
     if difference == UNKNOWN or chosen:
-        logger.warning("%s: compare its outputs with those of --task %s", said, own)
+        logger.warning("%s: compare its outputs with those of --task %s", said, trained)
         return
-    raise CheckpointError(f"{said}: its outputs would be wrong, so decode it with --task {own}.")
+    raise CheckpointError(
+        f"{said}: its outputs would be wrong, so decode it with --task {trained}."
+    )
 
 
 def builds_no_translation(kind: str) -> bool:
@@ -224,26 +225,26 @@ def builds_no_translation(kind: str) -> bool:
 UNKNOWN = "this package does not know how it prepares its sentences"
 
 
-def _difference(own: str) -> str | None:
+def _difference(trained: str) -> str | None:
     """Tells how a task differs from fairseq's translation in decoding; None where it does not."""
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.translation import TranslationTask
 
-    found = TASK_REGISTRY.get(own)
-    if found is None:
+    task = TASK_REGISTRY.get(trained)
+    if task is None:
         return UNKNOWN
-    found = getattr(found, "taken_over", None) or found
-    if issubclass(found, TranslationTask):
+    task = getattr(task, "taken_over", None) or task
+    if issubclass(task, TranslationTask):
         plain = TranslationTask, TASK_REGISTRY[AGGDEC]
         for name in DECIDING:
-            if _function(found, name) not in [_function(one, name) for one in plain]:
+            if _function(task, name) not in [_function(one, name) for one in plain]:
                 difference = f"it has its own {name}"
                 break
         else:
             return None
     else:
         difference = "it prepares its sentences otherwise"
-    stock = found.__module__.startswith(("fairseq.", "fairseq_aggdec."))
+    stock = task.__module__.startswith(("fairseq.", "fairseq_aggdec."))
     return difference if stock else UNKNOWN
 
 
@@ -272,21 +273,21 @@ def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) 
         task: has the dictionaries. data: their folder, and path: of the checkpoint, for the message.
     """
 
-    def check(_: nn.Module, given: Mapping[str, Any], *rest: Any) -> None:
+    def check(_: nn.Module, state: Mapping[str, Any], *rest: Any) -> None:
         handle.remove()
-        own = model.state_dict()
+        built = model.state_dict()
         for side, (name, language) in EMBEDDINGS.items():
-            if name in given and name in own and len(given[name]) != len(own[name]):
+            if name in state and name in built and len(state[name]) != len(built[name]):
                 types = len(getattr(task, f"{side}_dictionary"))
                 raise CheckpointError(
-                    f"{path} was trained with a {side} dictionary of {len(given[name])} types, but the one in {data} "
+                    f"{path} was trained with a {side} dictionary of {len(state[name])} types, but the one in {data} "
                     f"has {types}: name the data folder it was trained on, and check {language}."
                 )
 
-        for name, tensor in own.items():
-            if name in given and given[name].shape != tensor.shape:
-                found, wanted = (tuple(one.shape) for one in (given[name], tensor))
-                raise unfitting(path, f"{name} has the shape {found}, not {wanted}")
+        for name, tensor in built.items():
+            if name in state and state[name].shape != tensor.shape:
+                shape, wanted = (tuple(one.shape) for one in (state[name], tensor))
+                raise unfitting(path, f"{name} has the shape {shape}, not {wanted}")
 
     handle = model.register_load_state_dict_pre_hook(check)
 
@@ -298,7 +299,7 @@ def unfitting(path: str, reason: object) -> CheckpointError:
     """The error of a checkpoint whose options build another model than its parameters are of, or none."""
     said = str(reason).strip().split("\n")[0]
     return CheckpointError(
-        f"{path} is damaged or was edited: its options and its parameters do not fit ({shown(said)})."
+        f"{path} is damaged or was edited: its options and its parameters do not fit ({printable(said)})."
     )
 
 

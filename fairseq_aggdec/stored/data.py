@@ -108,8 +108,8 @@ class StoredArray:
         kind, shape, order, data = self.content
         if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
             raise CheckpointError("it has an array of an impossible shape")
-        found = values(kind, data, math.prod(shape))
-        return found.reshape(shape, order=order).astype(dtype or found.dtype)
+        flat = values(kind, data, math.prod(shape))
+        return flat.reshape(shape, order=order).astype(dtype or flat.dtype)
 
 
 class Forgotten:
@@ -129,9 +129,9 @@ def plain_dict(*_: Any) -> dict[Any, Any]:
     return {}
 
 
-def no_bytes(*given: Any) -> bytes:
+def no_bytes(*arguments: Any) -> bytes:
     """Stands in for ``bytes``, which pickles call where there are none. With a number it would take memory."""
-    if given:
+    if arguments:
         raise CheckpointError("it makes bytes out of something else")
     return b""
 
@@ -151,8 +151,10 @@ def _filled_once(kind: Any, fill: Callable[[Any, dict[str, Any]], Any]) -> type:
     def made(cls: type) -> Any:
         return object.__new__(cls)
 
-    own = {"__new__": made, "__init__": lambda self: None, "__setstate__": setstate}
-    return type(f"Stored{kind.__name__}", (kind,), own | {"__slots__": (), "__module__": __name__})
+    methods = {"__new__": made, "__init__": lambda self: None, "__setstate__": setstate}
+    return type(
+        f"Stored{kind.__name__}", (kind,), methods | {"__slots__": (), "__module__": __name__}
+    )
 
 
 def _value(_: Any, state: dict[str, Any]) -> AnyNode:
@@ -207,7 +209,7 @@ def safe_globals() -> list[Any]:
     A namespace and a meter are their own classes: objects of Python, whose calls store arguments and whose attributes
     are whatever a file says, as those of PyTorch's own ``OrderedDict`` are.
     """
-    found: list[Any] = [
+    safe: list[Any] = [
         (argparse.Namespace, "argparse.Namespace"),
         (NumberType, "numpy.dtype"),
         (plain_dict, "collections.defaultdict"),
@@ -216,12 +218,12 @@ def safe_globals() -> list[Any]:
         (_filled_once(ListConfig, _list), "omegaconf.listconfig.ListConfig"),
     ]
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):  # of NumPy 2, and of 1
-        found += [(scalar, f"{module}.scalar"), (StoredArray, f"{module}._reconstruct")]
-    found += [(only_named, name) for name in TYPE_NAMES]
-    found += [(Forgotten, f"omegaconf.base.{name}") for name in METADATA]
+        safe += [(scalar, f"{module}.scalar"), (StoredArray, f"{module}._reconstruct")]
+    safe += [(only_named, name) for name in TYPE_NAMES]
+    safe += [(Forgotten, f"omegaconf.base.{name}") for name in METADATA]
     node = _filled_once(AnyNode, _value)
-    found += [(node, f"omegaconf.nodes.{name}") for name in NODES]
+    safe += [(node, f"omegaconf.nodes.{name}") for name in NODES]
     meters = importlib.import_module("fairseq.logging.meters")
     for module in ("fairseq.meters", "fairseq.logging.meters"):  # of old checkpoints, and of newer
-        found += [(getattr(meters, name), f"{module}.{name}") for name in METERS]
-    return found
+        safe += [(getattr(meters, name), f"{module}.{name}") for name in METERS]
+    return safe

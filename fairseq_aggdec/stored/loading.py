@@ -128,8 +128,8 @@ def missing_entry(state: Mapping[Any, Any]) -> str | None:
 def unreadable(path: str, error: BaseException) -> CheckpointError:
     """The error for a file that the loader could not read, without the loader's advice to trust it."""
     text = str(error).strip()
-    found = re.search(r"WeightsUnpickler error: ([^\n]*)", text)
-    reason = found[1] if found else text.split("\n")[0]
+    match = re.search(r"WeightsUnpickler error: ([^\n]*)", text)
+    reason = match[1] if match else text.split("\n")[0]
     if re.search(r"weights.only|trust", reason, re.IGNORECASE):
         reason = ""
     reason = reason.strip().split(". ")[0].rstrip(".")[:160]
@@ -193,9 +193,9 @@ def read_stored(file: HeldFile) -> tuple[Any, list[str]]:
     if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
         return _read_old_format(path)
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    found = {name: _configuration_class(name) for name in names}
-    torch.serialization.add_safe_globals([one for one in found.values() if one is not None])
-    if foreign := [name for name, one in found.items() if one is None]:
+    classes = {name: _configuration_class(name) for name in names}
+    torch.serialization.add_safe_globals([one for one in classes.values() if one is not None])
+    if foreign := [name for name, one in classes.items() if one is None]:
         return None, foreign
     if not maps(file):
         check_sums(file)
@@ -237,10 +237,10 @@ def _read_old_format(path: str) -> tuple[Any, list[str]]:
             named = re.search(r"GLOBAL ([\w.]+)", str(error))
             if named is None:
                 raise
-            found = _configuration_class(named[1])
-            if found is None:
+            configuration = _configuration_class(named[1])
+            if configuration is None:
                 return None, [named[1]]
-            torch.serialization.add_safe_globals([found])
+            torch.serialization.add_safe_globals([configuration])
 
 
 def _configuration_class(name: str) -> type | None:
@@ -248,6 +248,6 @@ def _configuration_class(name: str) -> type | None:
     from fairseq.dataclass import FairseqDataclass
 
     module, _, name = name.rpartition(".")
-    found = getattr(sys.modules.get(module), name, None) if module.startswith("fairseq.") else None
-    is_data = isinstance(found, type) and issubclass(found, FairseqDataclass)
-    return found if is_data and found.__module__ == module else None
+    named = getattr(sys.modules.get(module), name, None) if module.startswith("fairseq.") else None
+    is_data = isinstance(named, type) and issubclass(named, FairseqDataclass)
+    return named if is_data and named.__module__ == module else None

@@ -27,8 +27,8 @@ class OneCopy(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         self.token = _loading.set(self)
-        found: Self = super().__enter__()
-        return found
+        entered: Self = super().__enter__()
+        return entered
 
     def __exit__(
         self,
@@ -84,35 +84,39 @@ def take_tensors(
                 places.setdefault(id(parameter), []).append((module, name))
     hooks = []
     if before is not None:
-        hooks.append(model.register_load_state_dict_pre_hook(lambda _, given, *rest: before(given)))
+        hooks.append(model.register_load_state_dict_pre_hook(lambda _, state, *rest: before(state)))
     hooks += [one.register_load_state_dict_pre_hook(_take) for one in model.modules()]
 
     def loaded(*_: Any) -> None:
         for hook in hooks:
             hook.remove()
-        for found in places.values():
+        for shared in places.values():
             # Of a parameter in several places the last that was loaded counts.
-            module, name = found[-1]
-            for other, own in found:
-                other._parameters[own] = module._parameters[name]
+            module, name = shared[-1]
+            for other, name_there in shared:
+                other._parameters[name_there] = module._parameters[name]
 
     hooks.append(model.register_load_state_dict_post_hook(loaded))
 
 
 def _take(
     module: nn.Module,
-    given: Mapping[str, Any],
+    state: Mapping[str, Any],
     prefix: str,
     metadata: dict[str, Any],
     *_: Any,
 ) -> None:
-    own = {**module._parameters, **module._buffers}
-    pairs = [(own[name], given.get(prefix + name)) for name in own if own[name] is not None]
+    tensors = {**module._parameters, **module._buffers}
+    pairs = [
+        (tensors[name], state.get(prefix + name)) for name in tensors if tensors[name] is not None
+    ]
     metadata[ASSIGN] = all(other is None or _alike(mine, other) for mine, other in pairs)
 
 
-def _alike(own: Tensor | None, other: Any) -> bool:
-    assert own is not None
+def _alike(tensor: Tensor | None, other: Any) -> bool:
+    assert tensor is not None
     names = "dtype", "shape", "device"
-    alike = isinstance(other, Tensor) and all(getattr(own, k) == getattr(other, k) for k in names)
-    return alike and other.layout is torch.strided and own.stride() == other.stride()
+    alike = isinstance(other, Tensor) and all(
+        getattr(tensor, k) == getattr(other, k) for k in names
+    )
+    return alike and other.layout is torch.strided and tensor.stride() == other.stride()

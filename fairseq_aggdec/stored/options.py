@@ -186,19 +186,19 @@ def _fault(name: str, value: Any) -> str | None:
     if value is NotImplemented:
         return "contains itself"
     if name == "_target_":
-        return f"names code to be called ({shown(value)})"
+        return f"names code to be called ({printable(value)})"
     if isinstance(value, enum.Enum):
         value = value.value
     text = value if isinstance(value, str) else None
     if text is not None and resolves(text):
-        return f"asks for more than the file ({shown(text)})"
+        return f"asks for more than the file ({printable(text)})"
     # Alone, or of a side: encoder_xformers_att_config.
     if name not in EVALUATED and not any(name.endswith(f"_{one}") for one in EVALUATED):
         return None
     if type(value) not in PLAIN:
         return f"is a {type(value).__name__}, which fairseq would run as code"
     if text is not None and ("${" in text or runs_code(text)):
-        return f"is no plain value but code, which fairseq would run ({shown(text)})"
+        return f"is no plain value but code, which fairseq would run ({printable(text)})"
     return None
 
 
@@ -214,10 +214,10 @@ def resolves(text: str) -> bool:
 def check_interpolation(value: Any) -> None:
     """Raises :class:`CheckpointError`, without the file's name, for a text that :func:`resolves`."""
     if isinstance(value, str) and resolves(value):
-        raise CheckpointError(f"its configuration asks for more than the file ({shown(value)})")
+        raise CheckpointError(f"its configuration asks for more than the file ({printable(value)})")
 
 
-def shown(value: Any) -> str:
+def printable(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -194,10 +194,12 @@ def laid_out(
 def bits_seen(window: TreeWindow, rows: int, width: int, places: int) -> Tensor:
     """The places that each slot of a grid sees, as bits: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
     size = places // 8  # bytes for each slot
-    found, first = [], 0
+    rows_bits, first = [], 0
     for used in window.widths:
-        own = [bits.to_bytes(size, "little") for bits in window.seen[first : first + used]]
-        found += own + [own[-1]] * (width - used)
+        of_row = [bits.to_bytes(size, "little") for bits in window.seen[first : first + used]]
+        rows_bits += of_row + [of_row[-1]] * (width - used)
         first += used
-    found += [(1).to_bytes(size, "little")] * (rows * width - len(found))
-    return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.long).view(len(found), -1)
+    rows_bits += [(1).to_bytes(size, "little")] * (rows * width - len(rows_bits))
+    return torch.frombuffer(bytearray(b"".join(rows_bits)), dtype=torch.long).view(
+        len(rows_bits), -1
+    )

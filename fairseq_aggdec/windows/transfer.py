@@ -67,12 +67,14 @@ def read(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of one device on the host, which waits once: one copy for each type of numbers."""
     types = list(dict.fromkeys(tensor.dtype for tensor in tensors))
     of_type = [[tensor for tensor in tensors if tensor.dtype is dtype] for dtype in types]
-    flat = [torch.cat([t.flatten() for t in own]) if len(own) > 1 else own[0] for own in of_type]
+    flat = [
+        torch.cat([t.flatten() for t in group]) if len(group) > 1 else group[0] for group in of_type
+    ]
     # The last copy waits, for those before it, too.
     copies = [*(part.to("cpu", non_blocking=True) for part in flat[:-1]), flat[-1].cpu()]
     parts = {
-        dtype: iter(copy.flatten().split([tensor.numel() for tensor in own]))
-        for dtype, own, copy in zip(types, of_type, copies, strict=True)
+        dtype: iter(copy.flatten().split([tensor.numel() for tensor in group]))
+        for dtype, group, copy in zip(types, of_type, copies, strict=True)
     }
     return [next(parts[tensor.dtype]).view(tensor.shape) for tensor in tensors]
 
@@ -90,8 +92,8 @@ class PendingCopy:
     def read(self) -> list[int]:
         if self.there is not None and not self.there.query():
             self.there.synchronize()
-        found: list[int] = self.numbers.tolist()
-        return found
+        values: list[int] = self.numbers.tolist()
+        return values
 
 
 class Watch(Protocol):
@@ -123,12 +125,14 @@ def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
     if tensors[0].device.type != "cuda":
         return
     tensors = [tensor for tensor in tensors if not tensor.is_floating_point()]
-    asked = [(watch, question) for watch in watches if (question := watch.question()) is not None]
-    wanted = [*tensors, *(question for _, question in asked)]
-    found = read(wanted) if wanted else []
-    for (watch, _), numbers in zip(asked, found[len(tensors) :], strict=True):
+    questions = [
+        (watch, question) for watch in watches if (question := watch.question()) is not None
+    ]
+    wanted = [*tensors, *(question for _, question in questions)]
+    answers = read(wanted) if wanted else []
+    for (watch, _), numbers in zip(questions, answers[len(tensors) :], strict=True):
         watch.hear(numbers)
-    for tensor, host in zip(tensors, found, strict=False):
+    for tensor, host in zip(tensors, answers, strict=False):
         if not tensor.is_inference():  # which has no version
             setattr(tensor, HOST_COPY, (tensor._version, host))
 

@@ -371,7 +371,7 @@ def test_a_step_has_no_break(tree: bool) -> None:
     tokens = torch.tensor([5, 6, 7, 8, 9])
     step = CapturedStep(size, decoder.run_on_grid, kept, tokens)
     decoder.embedding.positions(8)
-    step.given[:5] = tokens
+    step.read_input[:5] = tokens
     step.numbers[0, :5] = torch.arange(5)
     expected = step._features()
     torch._dynamo.reset()

@@ -50,7 +50,7 @@ def reason() -> str | None:
 def test_without_a_proof_none_runs() -> None:
     for agree, dtype in operators.probes():
         assert operators.against(CPU, agree, *dtype) == UNTRIED
-    assert proof.COMMAND in operators.told(set()) and "wait" in operators.told(set())
+    assert proof.COMMAND in operators.describe(set()) and "wait" in operators.describe(set())
     assert operators.running(CPU, torch.float16) == set()
 
 
@@ -88,7 +88,7 @@ def test_kernels_are_forced(words: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert reason() is None
     if words == "all":
         assert operators.running(CPU, torch.float16) == {*GPU_KERNELS, DEPENDENT}
-        assert operators.told(operators.running(CPU, torch.float16)) == "all of ours run"
+        assert operators.describe(operators.running(CPU, torch.float16)) == "all of ours run"
     monkeypatch.setenv(VARIABLE, f"{words},no-largest")
     assert reason() == f"{VARIABLE}={words},no-largest"
 

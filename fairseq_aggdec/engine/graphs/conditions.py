@@ -97,23 +97,23 @@ class _Held:
 
     @contextmanager
     def set(self, tf32: bool) -> Iterator[None]:
-        own = threading.get_ident(), tf32
+        holder = threading.get_ident(), tf32
         with self.lock:
-            self.lock.wait_for(lambda: self._free(*own))
-            self.holders.append(own)
+            self.lock.wait_for(lambda: self._free(*holder))
+            self.holders.append(holder)
         try:
             with self.lock:
                 for switch in switches(tf32):
-                    if (found := switch.read()) != switch.wanted:
+                    if (value := switch.read()) != switch.wanted:
                         switch.write(switch.wanted)
-                        self.before.append((switch, found))
+                        self.before.append((switch, value))
             yield
         finally:
             with self.lock:
-                self.holders.remove(own)
+                self.holders.remove(holder)
                 if not self.holders:
-                    for switch, found in reversed(self.before):
-                        switch.write(found)
+                    for switch, value in reversed(self.before):
+                        switch.write(value)
                     self.before.clear()
                 self.lock.notify_all()
 
@@ -159,6 +159,6 @@ def _conditions(
 
 def streams_of(thing: Any) -> Streams:
     """The streams of a verifier, which one generator at a time uses."""
-    own = vars(thing)
-    found: Streams | None = own.get("_streams")
-    return found or own.setdefault("_streams", Streams())
+    attributes = vars(thing)
+    streams: Streams | None = attributes.get("_streams")
+    return streams or attributes.setdefault("_streams", Streams())

@@ -59,25 +59,25 @@ class CapturedStart:
     def __init__(self, size: StartSize, run: Run, kept: Tensor):
         self.size, self.run, self.kept = size, run, kept
         self.embeddings, self.states = kept.unbind(0)
-        self.given = torch.zeros(*size[:2], dtype=torch.long, device=kept.device)
-        self.hidden = torch.zeros_like(self.given, dtype=torch.bool)
+        self.tokens = torch.zeros(*size[:2], dtype=torch.long, device=kept.device)
+        self.hidden = torch.zeros_like(self.tokens, dtype=torch.bool)
         self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=kept.device)
         self.parts = self.embeddings, self.hidden, self.lengths
         self.names: list[str] = []  # of what fairseq's encoder output has
 
     def __call__(self, tokens: Tensor, graphs: CapturedSizes) -> None:
         """Reads tokens (R, L) of the host."""
-        send_into(self.given, tokens)
-        graphs.run(self.size, self._start, self.given.device)
+        send_into(self.tokens, tokens)
+        graphs.run(self.size, self._start, self.tokens.device)
 
     def _start(self) -> Tensor:
-        found = self.run(self.given, self.parts)
-        self.names = list(found)
+        encoder_out = self.run(self.tokens, self.parts)
+        self.names = list(encoder_out)
         parts = "encoder_embedding", "encoder_padding_mask", "src_lengths"
-        for own, name in zip(self.parts, parts, strict=True):
-            if found[name][0] is not own:  # the encoder may have written it there
-                own.copy_(found[name][0])
-        self.states.copy_(found["encoder_out"][0].transpose(0, 1))
+        for room, name in zip(self.parts, parts, strict=True):
+            if encoder_out[name][0] is not room:  # the encoder may have written it there
+                room.copy_(encoder_out[name][0])
+        self.states.copy_(encoder_out["encoder_out"][0].transpose(0, 1))
         return self.kept
 
 
@@ -119,12 +119,12 @@ class StartGraphs:
         host = on_host(source)
         start(self._laid_out(host, size), graphs.graphs)
         padded = bool((host == self.encoder.padding_idx).any())
-        own = slice(rows), slice(length - tokens, length)
+        place = slice(rows), slice(length - tokens, length)
         return {
             **{name: [] for name in start.names},
-            "encoder_out": [start.states[own].transpose(0, 1)],
-            "encoder_embedding": [start.embeddings[own]],
-            "encoder_padding_mask": [start.hidden[own]] if padded else [],
+            "encoder_out": [start.states[place].transpose(0, 1)],
+            "encoder_embedding": [start.embeddings[place]],
+            "encoder_padding_mask": [start.hidden[place]] if padded else [],
             "src_lengths": [start.lengths[:rows]],
         }
 
@@ -145,10 +145,10 @@ class StartGraphs:
         return self.starts[size]
 
     def _run(self, tokens: Tensor, kept: Sequence[Tensor]) -> dict[str, Any]:
-        found = self.encoder.on_grid(tokens, kept)
-        self.graphs.fill(*self.read(found, tokens))
-        del found[PLACED]
-        return found
+        encoder_out = self.encoder.on_grid(tokens, kept)
+        self.graphs.fill(*self.read(encoder_out, tokens))
+        del encoder_out[PLACED]
+        return encoder_out
 
     def _laid_out(self, source: Tensor, size: StartSize) -> Tensor:
         """(R, L) on the host: each source (B, S) at the end of its row."""

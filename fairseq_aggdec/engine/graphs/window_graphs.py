@@ -100,24 +100,24 @@ class CapturedStep:
         size: of the grid.
         run: the decoder.
         kept: what it reads and writes, which stays where it is.
-        given: what is read at each position of some window.
+        like: what is read at each position of some window.
     """
 
-    def __init__(self, size: GridSize, run: Run, kept: KeysValues, given: Tensor):
+    def __init__(self, size: GridSize, run: Run, kept: KeysValues, like: Tensor):
         self.size, self.run, self.kept = size, run, kept
         slots = size.rows * size.width
-        self.given = given.new_zeros(slots, *given.shape[1:])
+        self.read_input = like.new_zeros(slots, *like.shape[1:])
         # Which of the given each slot reads, its place, the last one that it sees, the slots that count; what nodes of
         # trees see, as bits.
         words = size.end // WORD if size.tree else 0
-        self.numbers = torch.zeros(4 + words, slots, dtype=torch.long, device=given.device)
+        self.numbers = torch.zeros(4 + words, slots, dtype=torch.long, device=like.device)
         self.depths = self.numbers.new_zeros(slots)
 
-    def __call__(self, window: Window, given: Tensor, graphs: CapturedSizes) -> Tensor:
+    def __call__(self, window: Window, read_input: Tensor, graphs: CapturedSizes) -> Tensor:
         """A window's features (N, C), to be read before the decoder's next call."""
         rows, width, end, _, _ = self.size
-        count = len(given)
-        self.given[:count] = given
+        count = len(read_input)
+        self.read_input[:count] = read_input
         *placed, used = laid_out(window, rows, width)
         numbers = torch.tensor([*placed, used + [0] * (rows * width - count)])
         if isinstance(window, TreeWindow):
@@ -126,7 +126,7 @@ class CapturedStep:
             numbers = torch.cat([numbers, seen.view(-1, rows * width)])
         send_into(self.numbers, numbers)
         # Captured after the window was sent: the warm-up call writes to the cache, too.
-        x = graphs.run(self.size, self._features, given.device)
+        x = graphs.run(self.size, self._features, read_input.device)
         if used[-1] == count - 1:
             return x[:count]  # no holes
         return x.index_select(0, self.numbers[3, :count])
@@ -134,14 +134,14 @@ class CapturedStep:
     def _features(self) -> Tensor:
         source, places, last, _ = self.numbers[:4].unbind(0)
         rows, width, end, _, tree = self.size
-        given = self.given.index_select(0, source)
+        read_input = self.read_input.index_select(0, source)
         if tree:
             depths = self.depths.index_select(0, source)
             seen = self.numbers[4:].view(rows * width, -1)
-            window: GridWindow = GridTree(given, places, (rows, width, end), depths, seen)
+            window: GridWindow = GridTree(read_input, places, (rows, width, end), depths, seen)
         else:
-            window = GridWindow(given, places, (rows, width, end), last, reach=0)
-        return self.run(given, window, self.kept)
+            window = GridWindow(read_input, places, (rows, width, end), last, reach=0)
+        return self.run(read_input, window, self.kept)
 
 
 class GraphMemory(Protocol):
@@ -229,8 +229,8 @@ class WindowGraphs:
             rows, length = kv.shape[1:3]
             self.room.memory[:, :rows, :length].copy_(kv)
             return
-        for own, new in zip(part.memory, kv, strict=True):
-            own.copy_(new)
+        for room, new in zip(part.memory, kv, strict=True):
+            room.copy_(new)
 
     def _room(self, like: Tensor) -> Room:
         assert self.batch is not None
@@ -259,12 +259,12 @@ class WindowGraphs:
             return None
         return self.room.part(self.batch._replace(rows=rows, end=end))
 
-    def step(self, window: Window, given: Callable[[], Tensor]) -> Tensor | None:
+    def step(self, window: Window, input_of: Callable[[], Tensor]) -> Tensor | None:
         """The features (N, C) of a window; None: it is to be run as it is.
 
         Args:
             window: whose rows are the first of the batch.
-            given: what is read at each of its positions.
+            read_input: what is read at each of its positions.
         """
         if self.batch is None or not window.gridded or window.rows > self.batch.rows:
             return None
@@ -274,7 +274,7 @@ class WindowGraphs:
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
         size = GridSize(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
         assert self.room is not None
-        read = given()
+        read = input_of()
         if size not in self.steps:
             self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read)
         return self.steps[size](window, read, self.graphs)

@@ -50,15 +50,15 @@ def _activation(layer: Any) -> Wrong:
 
 
 def _decoder_layer(layer: Any) -> Wrong:
-    own, cross = layer.self_attn, layer.encoder_attn
+    self_attn, cross = layer.self_attn, layer.encoder_attn
     if cross is None:
         return {"no encoder attention": True}
     extra = ("c_attn", "attn_ln", "ffn_layernorm", "w_resid")
     wrong = {name: getattr(layer, name, None) is not None for name in extra}
-    reads_its_own = own.self_attention and not own.encoder_decoder_attention
+    reads_its_own = self_attn.self_attention and not self_attn.encoder_decoder_attention
     reads_others = not cross.encoder_decoder_attention or layer.cross_self_attention
     wrong["attentions that read something else"] = reads_others or not reads_its_own
-    wrong["attentions of different numbers of heads"] = own.num_heads != cross.num_heads
+    wrong["attentions of different numbers of heads"] = self_attn.num_heads != cross.num_heads
     return wrong | _activation(layer)
 
 

@@ -99,10 +99,10 @@ def gap_of(module: Any, kinds: plain.Kinds, name: str, called: bool = True) -> s
             break
     else:
         return f"{name} of type {type(module).__name__}"
-    if found := plain.altered(module, kind, called):
-        return found
+    if gap := plain.altered(module, kind, called):
+        return gap
     inner = ((part, getattr(module, part)) for part in kind.parts)
-    gaps = (gap_of(own, PARTS[part], part) for part, own in inner if own is not None)
+    gaps = (gap_of(child, PARTS[part], part) for part, child in inner if child is not None)
     return next(filter(None, gaps), None) or plain.wrong(module, kind)
 
 
@@ -150,17 +150,17 @@ def _fitting(part: Any) -> Iterator[tuple[Any, Shapes]]:
     else:
         shapes["project_in_dim"] = width, read
     if (output := getattr(part, "output_projection", None)) is not None:
-        given = width if out is None else out.weight.size(0)
-        shapes["output_projection"] = output.weight.size(0), given
-        shapes["project_out_dim"] = given, width
+        embedded = width if out is None else out.weight.size(0)
+        shapes["output_projection"] = output.weight.size(0), embedded
+        shapes["project_out_dim"] = embedded, width
         types = max(types, output.weight.size(0))  # what is chosen is embedded next
     shapes["embed_tokens"] = types, read
     yield part, shapes | dict.fromkeys(("layer_norm", "layernorm_embedding"), (width,))
     for layer in part.layers:
         hidden, cross = layer.fc1.weight.size(0), getattr(layer, "encoder_attn", None)
         norms = (name for name in layer._modules if name.endswith("layer_norm"))
-        own: Shapes = {"fc1": (hidden, width), "fc2": (width, hidden)}
-        yield layer, own | dict.fromkeys(norms, (width,))
+        products: Shapes = {"fc1": (hidden, width), "fc2": (width, hidden)}
+        yield layer, products | dict.fromkeys(norms, (width,))
         square: Shapes = dict.fromkeys(PROJECTIONS, (width, width))
         yield layer.self_attn, square
         if cross is not None:

@@ -75,13 +75,13 @@ def _harmless(name: str) -> bool:
 
 def methods(cls: type) -> dict[str, Any]:
     """Methods of a class that may change what is computed, by name, wherever they were inherited from."""
-    found = {}
+    by_name = {}
     for name in dir(cls):
         method = None if _harmless(name) else getattr(cls, name, None)
         # Some attributes are made anew whenever they are read: these cannot be compared.
         if callable(method) and getattr(cls, name, None) is method:
-            found[name] = method
-    return found
+            by_name[name] = method
+    return by_name
 
 
 # Where the classes come from whose own methods are known here.
@@ -151,10 +151,10 @@ def _is_foreign(cls: type, name: str) -> bool:
 
 # Those that had been replaced before they were imported here, and those that a fork of fairseq has in their place.
 FOREIGN = [
-    (found, name)
+    (origin, name)
     for cls, name in FUNCTIONS
-    for found in cls.__mro__[:-1]
-    if name in vars(found) and (_is_foreign(found, name) or changed(found, name))
+    for origin in cls.__mro__[:-1]
+    if name in vars(origin) and (_is_foreign(origin, name) or changed(origin, name))
 ]
 OTHER_FUNCTION = changed_function()
 _PLAIN_PROBABILITIES = {
@@ -213,13 +213,13 @@ def _is_checkpointed(module: nn.Module, forward: Any) -> bool:
 
 def _patched(module: nn.Module) -> str | None:
     """Names the first method that was put onto a module itself, None if none."""
-    cls, own = type(module), vars(module)
-    for name in own:
+    cls, attributes = type(module), vars(module)
+    for name in attributes:
         if _harmless(name) or not callable(getattr(cls, name, None)):
             continue
-        if name == "forward" and _is_checkpointed(module, own[name]):
+        if name == "forward" and _is_checkpointed(module, attributes[name]):
             continue
-        if getattr(own[name], "__func__", None) is _UNORDERED:
+        if getattr(attributes[name], "__func__", None) is _UNORDERED:
             continue
         return name
     return None
@@ -264,8 +264,8 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
 
 def wrong(module: nn.Module, kind: Kind) -> str | None:
     """Names what the formula does not know of a module's attributes; its parts are what they are taken for."""
-    found = (what for what, there in kind.wrong(module).items() if there)
-    return next((f"a {type(module).__name__} with {what}" for what in found), None)
+    faults = (what for what, there in kind.wrong(module).items() if there)
+    return next((f"a {type(module).__name__} with {what}" for what in faults), None)
 
 
 def probabilities_gap(model: Any) -> str | None:

@@ -59,24 +59,26 @@ _version: Callable[[Tensor], int] = attrgetter("_version")
 
 def _unique(roots: Sequence[nn.Module]) -> list[nn.Module]:
     """All modules inside, each once."""
-    found = {id(module): module for root in roots for module in root.modules()}
-    return list(found.values())
+    by_id = {id(module): module for root in roots for module in root.modules()}
+    return list(by_id.values())
 
 
 def _names(module: nn.Module, packed: bool) -> list[str]:
     """The attributes of a module that are compared: of one that runs as it is fewer than of one that was packed."""
-    own = vars(module)
-    names = {name for name, value in own.items() if callable(value)}
+    attributes = vars(module)
+    names = {name for name, value in attributes.items() if callable(value)}
     # What hides a tensor or a part.
-    names |= {name for parts in PARTS for name in getattr(module, parts) if name in own}
+    names |= {name for parts in PARTS for name in getattr(module, parts) if name in attributes}
     if type(module) in ATTRIBUTES:
-        names.update(own.keys() & ATTRIBUTES[type(module)])
+        names.update(attributes.keys() & ATTRIBUTES[type(module)])
     elif packed or type(module) in KNOWN:
-        names |= {name for name in own.keys() - _UNREAD_OF_ANY if name == STATE or name[:1] != "_"}
-    elif "training" in own:  # a compiled module has none
+        names |= {
+            name for name in attributes.keys() - _UNREAD_OF_ANY if name == STATE or name[:1] != "_"
+        }
+    elif "training" in attributes:  # a compiled module has none
         names.add("training")
     # The tables themselves, too: `vars(module).update(vars(other))` replaces them.
-    return [*(name for name in PARTS if own.get(name)), *sorted(names)]
+    return [*(name for name in PARTS if attributes.get(name)), *sorted(names)]
 
 
 class Structure:
@@ -97,9 +99,14 @@ class Structure:
         self.named = self._named()
         self.counts = list(map(len, self.owned))
         places = [
-            (own, name) for own, names in zip(self.owned, self.named, strict=True) for name in names
+            (owner, name)
+            for owner, names in zip(self.owned, self.named, strict=True)
+            for name in names
         ]
-        self.owners, self.names = [own for own, _ in places], [name for _, name in places]
+        self.owners, self.names = (
+            [owner for owner, _ in places],
+            [name for _, name in places],
+        )
         self.growing = [
             (module, name)
             for module in read
@@ -108,7 +115,7 @@ class Structure:
         ]
         hooked = [(module, name) for module in self.modules for name in HOOKS]
         owners = [(vars(module), name) for module, name in hooked if not getattr(module, name)]
-        self.unhooked = [own for own, _ in owners], [name for _, name in owners]
+        self.unhooked = [owner for owner, _ in owners], [name for _, name in owners]
         everywhere = nn.modules.module
         tables: list[Any] = [
             everywhere._global_forward_hooks,
@@ -120,7 +127,7 @@ class Structure:
         grow = {id(module._buffers) for module, _ in self.growing}
         tables = [table for table in tables if id(table) not in grow]
         # Most are empty, which is seen in a tenth of the time.
-        seen = {id(own[name]) for own, name in owners}
+        seen = {id(owner[name]) for owner, name in owners}
         self.empty = [table for table in tables if not table and id(table) not in seen]
         self.tables = [table for table in tables if table]
         self.contents = list(map(dict, self.tables))
@@ -158,11 +165,11 @@ class Structure:
         return False
 
 
-def _grown(table: Any, found: Any) -> bool:
+def _grown(table: Any, grown: Any) -> bool:
     """Tells whether a table (N, C) begins as before."""
-    if not isinstance(found, Tensor) or len(found) < len(table) or found.dtype != table.dtype:
+    if not isinstance(grown, Tensor) or len(grown) < len(table) or grown.dtype != table.dtype:
         return False
-    return found.device == table.device and torch.equal(found[: len(table)], table)
+    return grown.device == table.device and torch.equal(grown[: len(table)], table)
 
 
 def _words(tensor: Tensor) -> Tensor | None:
@@ -193,10 +200,10 @@ class HostNumbers:
         tensors = [x for n, x in enumerate(tensors) if n not in self.of_files.watched]
         tables = [len(x) if x.dim() == 2 and len(x) in rows else 0 for x in tensors]
         of_all = [_words(tensor) for tensor in tensors]
-        self.kept = words = [found for found in of_all if found is not None]
-        self.rest = Numbers([t for t, found in zip(tensors, of_all, strict=True) if found is None])
+        self.kept = words = [held for held in of_all if held is not None]
+        self.rest = Numbers([t for t, held in zip(tensors, of_all, strict=True) if held is None])
         total = sum(map(len, words)) or 1
-        own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
+        chance = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
         places = [torch.empty(0, dtype=torch.int64, device="cpu")]
         numbers = [torch.empty(0, dtype=torch.int32, device="cpu")]
         least = (table for table, of_one in zip(tables, of_all, strict=True) if of_one is not None)
@@ -205,7 +212,7 @@ class HostNumbers:
             count = min(size, max(LEAST, of_rows, size * SAMPLES // total))
             begins = torch.arange(count + 1, device="cpu") * size // count
             # Not at equal distances: these would all be in the same columns.
-            within = torch.rand(count, generator=own, device="cpu") * begins.diff()
+            within = torch.rand(count, generator=chance, device="cpu") * begins.diff()
             at = begins[:-1] + within.long()
             places.append(of_tensor.data_ptr() + 4 * at)
             numbers.append(of_tensor[at])
@@ -226,11 +233,11 @@ _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def _probe(tensor: Tensor, start: float) -> Tensor:
     """(N,) :data:`RUN` numbers of a tensor as bits; as many rows where these are not side by side."""
     kind = _WHOLE.get(tensor.itemsize)
-    found = tensor.detach() if kind is None else tensor.detach().view(kind)
-    found = found.view(-1) if found.is_contiguous() else found
-    first = int(start * max(1, len(found) - RUN))
-    found = found[first : first + RUN]
-    return found if found.dim() == 1 else found.reshape(-1)
+    part = tensor.detach() if kind is None else tensor.detach().view(kind)
+    part = part.view(-1) if part.is_contiguous() else part
+    first = int(start * max(1, len(part) - RUN))
+    part = part[first : first + RUN]
+    return part if part.dim() == 1 else part.reshape(-1)
 
 
 class Numbers:
@@ -238,18 +245,18 @@ class Numbers:
 
     def __init__(self, tensors: Sequence[Tensor]):
         self.tensors = [tensor for tensor in tensors if tensor.numel()]
-        own = torch.Generator().manual_seed(1)
-        self.starts = torch.rand(len(self.tensors), generator=own).tolist()
-        found = self.now()
-        self.values = [] if found is None else read([found])
+        chance = torch.Generator().manual_seed(1)
+        self.starts = torch.rand(len(self.tensors), generator=chance).tolist()
+        values = self.now()
+        self.values = [] if values is None else read([values])
 
     def now(self) -> Tensor | None:
         """(N,) the numbers, on their device; None where there is no tensor."""
         return torch.cat(list(map(_probe, self.tensors, self.starts))) if self.tensors else None
 
-    def are(self, found: Tensor | None) -> bool:
+    def are(self, values: Tensor | None) -> bool:
         """Tells whether these are what they were."""
-        return found is None or torch.equal(found.cpu(), self.values[0])
+        return values is None or torch.equal(values.cpu(), self.values[0])
 
     def same(self) -> bool:
         return self.are(self.now())
@@ -271,13 +278,13 @@ class ModelWatch:
         self, packed: Sequence[nn.Module], others: Sequence[nn.Module] = (), rows: bool = True
     ):
         self.structure, self.rows = Structure(packed, others), rows
-        found = {
+        tensors = {
             id(tensor): tensor
             for module in packed
             for tensor in itertools.chain(module.parameters(), module.buffers())
         }
-        self._watch(list(found.values()))
-        self.told: bool | None = None
+        self._watch(list(tensors.values()))
+        self.known_change: bool | None = None
 
     def _types(self) -> set[int]:
         """Numbers of rows of the embeddings that are looked at row by row."""
@@ -309,20 +316,20 @@ class ModelWatch:
     def _follow(self) -> bool:
         """Takes up tables of positions that grew; False where one is another."""
         for (module, name), before in zip(self.structure.growing, self.tables, strict=True):
-            found = module._buffers.get(name)
-            if found is not before:
-                if not _grown(before, found):
+            now = module._buffers.get(name)
+            if now is not before:
+                if not _grown(before, now):
                     return False
-                assert found is not None
-                self._watch([found if tensor is before else tensor for tensor in self.tensors])
+                assert now is not None
+                self._watch([now if tensor is before else tensor for tensor in self.tensors])
         return True
 
     def question(self) -> Tensor | None:
         """(N,) numbers on the device; None where the host knows the answer, or finds out without waiting."""
         if self.on_host:
             return None
-        if self.told or self._moved():
-            self.told = True
+        if self.known_change or self._moved():
+            self.known_change = True
             return None
         assert isinstance(self.numbers, Numbers)
         return self.numbers.now()
@@ -333,10 +340,10 @@ class ModelWatch:
 
     def answer(self, changed: bool) -> None:
         """Says whether there was a change; the next :meth:`changed` need not ask the device then."""
-        self.told = changed
+        self.known_change = changed
 
     def changed(self) -> bool:
-        told, self.told = self.told, None
-        if told is not None:
-            return told
+        known, self.known_change = self.known_change, None
+        if known is not None:
+            return known
         return self._moved() or not self.numbers.same()

@@ -172,9 +172,9 @@ class Signature:
     """
 
     def __init__(self, name: str, schema: str):
-        found = re.findall(r"(Tensor|int|float)(\(\w!\))?\?? (\w+)[,)]", schema)
-        self.name, kinds = name, [kind for kind, _, _ in found]
-        self.parameters = [(word, bool(written)) for _, written, word in found]
+        parameters = re.findall(r"(Tensor|int|float)(\(\w!\))?\?? (\w+)[,)]", schema)
+        self.name, kinds = name, [kind for kind, _, _ in parameters]
+        self.parameters = [(word, bool(written)) for _, written, word in parameters]
         words = [word for word, _ in self.parameters]
         self.precision = words.index("precision") if "precision" in words else None
         self.at_once, self.stepped = AT_ONCE.get(name, set()), STEPPED.get(name, set())
@@ -191,70 +191,70 @@ class Signature:
         Raises:
             RuntimeError: the kernel cannot read them.
         """
-        found = list(arguments)
-        key = self._key(found)
+        values = list(arguments)
+        key = self._key(values)
         copied = self.known.get(key)
         if copied is None:
-            copied = self._copied(found)
+            copied = self._copied(values)
             if len(self.known) == MOST_KNOWN:
                 self.known.clear()
             self.known[key] = copied
         for place in copied:
-            found[place] = _contiguous(found[place])
-        return found
+            values[place] = _contiguous(values[place])
+        return values
 
-    def words(self, found: Sequence[Any]) -> bytes:
+    def words(self, values: Sequence[Any]) -> bytes:
         """The struct of the parameters that were read: words of 8 bytes, a tensor as its address, ``None`` as 0."""
-        given = list(found)
+        flat = list(values)
         for place in self.tensors:
-            value = given[place]
-            given[place] = 0 if value is None else value.data_ptr()
-        return self.struct.pack(*given)
+            value = flat[place]
+            flat[place] = 0 if value is None else value.data_ptr()
+        return self.struct.pack(*flat)
 
-    def _key(self, found: Sequence[Any]) -> tuple[Any, ...]:
+    def _key(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """All that :meth:`_copied` asks of arguments."""
-        key = [found[place] for place in self.integers]
+        key = [values[place] for place in self.integers]
         for place in self.tensors:
-            x = found[place]
+            x = values[place]
             key.append(
                 x is not None and (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % WORD)
             )
         return tuple(key)
 
-    def _copied(self, found: Sequence[Any]) -> tuple[int, ...]:
+    def _copied(self, values: Sequence[Any]) -> tuple[int, ...]:
         """Places of what is copied before the kernel reads it.
 
         Raises:
             RuntimeError: the kernel cannot read it all the same.
         """
-        devices = {found[place].device for place in self.tensors if found[place] is not None}
+        devices = {values[place].device for place in self.tensors if values[place] is not None}
         copied, known = list[int](), len(devices) == 1
         for place, (word, written) in enumerate(self.parameters):
-            value = found[place]
+            value = values[place]
             if isinstance(value, Tensor):
                 if not (written or word in self.stepped or self._reads(word, value)):
                     copied.append(place)
                     value = _contiguous(value)
-                known = known and self._reads(word, value) and self._knows(word, value, found)
+                known = known and self._reads(word, value) and self._knows(word, value, values)
             elif isinstance(value, int):
                 known = known and -LARGEST <= value <= LARGEST
             if not known:
                 raise RuntimeError(f"the kernel {self.name} cannot read {word} as it is given")
-        self._check_sizes(found)
+        self._check_sizes(values)
         return tuple(copied)
 
-    def _check_sizes(self, found: Sequence[Any]) -> None:
+    def _check_sizes(self, values: Sequence[Any]) -> None:
         """Compares the sizes of a launch with its tensors.
 
         Raises:
             RuntimeError: the kernel would read or write behind one.
         """
-        given = {word: found[place] for place, (word, _) in enumerate(self.parameters)}
+        by_name = {word: values[place] for place, (word, _) in enumerate(self.parameters)}
         for word, size in self.sizes.items():
-            wanted = math.prod(int(one) if one.isdigit() else given[one] for one in size)
-            if given[word] is not None and given[word].numel() < wanted:
+            wanted = math.prod(int(one) if one.isdigit() else by_name[one] for one in size)
+            if by_name[word] is not None and by_name[word].numel() < wanted:
                 raise RuntimeError(
-                    f"the kernel {self.name} would go behind {word}, which has {given[word].numel()} numbers: the "
+                    f"the kernel {self.name} would go behind {word}, which has {by_name[word].numel()} numbers: the "
                     f"launch is for {wanted}"
                 )
 
@@ -265,9 +265,9 @@ class Signature:
             side_by_side = x.is_contiguous()
         return side_by_side and (word not in self.at_once or aligned(x))
 
-    def _knows(self, word: str, x: Tensor, found: Sequence[Any]) -> bool:
+    def _knows(self, word: str, x: Tensor, values: Sequence[Any]) -> bool:
         if self.precision is not None and word in self.numbers:
-            return PRECISIONS.get(x.dtype) == found[self.precision]
+            return PRECISIONS.get(x.dtype) == values[self.precision]
         return x.dtype is not torch.int32 or word in HALF_WORDS
 
 

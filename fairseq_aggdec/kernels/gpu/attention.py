@@ -75,7 +75,7 @@ class SlotAttention(NamedTuple):
             return window.visibility(span)
         return None if window.alone else window.mask(x.dtype, span)
 
-    def own(
+    def to_itself(
         self, qkv: Tensor, window: Window, cache: Tensor, seen: Tensor | Visibility | None
     ) -> Tensor:
         """Self-attention: qkv (N, 3C) -> (N, C); keys and values go to the cache (B, capacity, 2C) first.
@@ -86,11 +86,11 @@ class SlotAttention(NamedTuple):
         cache = cache[:, : window.end]
         if isinstance(seen, Visibility):
             return attend_own(qkv, cache, window.width, self.heads, seen)
-        queries, own = qkv.tensor_split([qkv.size(-1) // 3], -1)
+        queries, keys_values = qkv.tensor_split([qkv.size(-1) // 3], -1)
         if window.level and window.dense:
-            cache[:, window.starts[0] :] = own.view(window.rows, window.width, -1)
+            cache[:, window.starts[0] :] = keys_values.view(window.rows, window.width, -1)
         else:
-            cache[window.row_of, window.positions] = own
+            cache[window.row_of, window.positions] = keys_values
         return self._plain(queries, split(cache, self.heads), seen, window)
 
     def source(self, q: Tensor, window: Window, memory: Tensor, mask: Tensor | None) -> Tensor:
@@ -212,8 +212,8 @@ def _attention_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twi
     mask, visibility = window.mask(dtype), window.visibility()
 
     def plain() -> Tensor:
-        queries, own = qkv.tensor_split([gpu.CHANNELS], 1)
-        cache[window.row_of, window.positions] = own
+        queries, keys_values = qkv.tensor_split([gpu.CHANNELS], 1)
+        cache[window.row_of, window.positions] = keys_values
         k, v = split(cache, gpu.HEADS).unbind(0)
         grid = queries.view(rows, 1, gpu.HEADS, -1).transpose(1, 2)
         return F.scaled_dot_product_attention(grid, k, v, mask).transpose(1, 2).flatten(0, 2)
@@ -311,15 +311,15 @@ def alike(
         few: as of :func:`attend_own`.
     """
     qkv, heads, of_source = numbers.qkv, numbers.heads, numbers.of_source
-    queries, own = qkv.tensor_split([qkv.size(1) // 3], 1)
+    queries, keys_values = qkv.tensor_split([qkv.size(1) // 3], 1)
     plain, kept = (_hidden(numbers.cache, mask, fill) for fill in (0.0, torch.nan))
     memory, garbage = (_hidden(numbers.memory, of_source, fill) for fill in (0.0, torch.nan))
-    plain[window.row_of, window.positions] = own
-    given = split(garbage, heads), of_source, window.width, few
-    found = [attend_own(qkv, kept, window.width, heads, visibility, few)]
-    found += [attend_source(queries.contiguous(), *given)]
+    plain[window.row_of, window.positions] = keys_values
+    source = split(garbage, heads), of_source, window.width, few
+    attended = [attend_own(qkv, kept, window.width, heads, visibility, few)]
+    attended += [attend_source(queries.contiguous(), *source)]
     grid = queries.float().view(window.rows, window.width, heads, -1).transpose(1, 2)
-    for one, keys, hidden in zip(found, (plain, memory), (mask, of_source), strict=True):
+    for one, keys, hidden in zip(attended, (plain, memory), (mask, of_source), strict=True):
         k, v = split(keys, heads).float().unbind(0)
         wanted = F.scaled_dot_product_attention(grid, k, v, hidden.float())
         most = max(4 * torch.finfo(one.dtype).eps, 2e-3)

@@ -48,14 +48,14 @@ def read_source(
         memory, mask: keys and values (2, B, H, S, D) of the source; additive, (B or 1, 1, 1, S), or None.
         attention: of the layer.
     """
-    own = norm is not None and layers.few(len(x))
-    own = own and attention.fused(window, memory.size(3), x) and crosses(x.device, x.dtype)
-    if norm is None or not own:
+    at_once = norm is not None and layers.few(len(x))
+    at_once = at_once and attention.fused(window, memory.size(3), x) and crosses(x.device, x.dtype)
+    if norm is None or not at_once:
         x, q = products.read(asks, x, norm, before, layers)
         return x, attention.source(q, window, memory, mask)
     kept = None if before else torch.empty_like(x)
-    given = products.parameters(norm), memory, mask, window.width, kept
-    attended = cross_attend(x, asks.transposed, asks.bias, *given)
+    source = products.parameters(norm), memory, mask, window.width, kept
+    attended = cross_attend(x, asks.transposed, asks.bias, *source)
     return x if kept is None else kept, attended
 
 
@@ -107,8 +107,8 @@ def cross_attend(
 def _cross_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twins:
     numbers = numbers_to_time(device, rows, dtype)
     x, memory = numbers.qkv[:, : gpu.CHANNELS].contiguous(), split(numbers.memory, gpu.HEADS)
-    own = torch.Generator().manual_seed(7)
-    made = torch.randn(gpu.CHANNELS + 3, gpu.CHANNELS, generator=own).to(device, dtype)
+    chance = torch.Generator().manual_seed(7)
+    made = torch.randn(gpu.CHANNELS + 3, gpu.CHANNELS, generator=chance).to(device, dtype)
     weight, bias, mask = made[3:].div(gpu.CHANNELS**0.5).t(), made[0], numbers.of_source
     norm = Norm(made[1], made[2], 1e-5)
 
@@ -151,11 +151,11 @@ def cross_alike(
     window, channels = GridWindow(at, at, (rows, width, WORD)), heads * size
     numbers = RandomAttention(window, dtype, heads, size, sources, seed)
     x, memory = numbers.qkv[:, :channels].contiguous(), split(numbers.memory, heads)
-    own = torch.Generator().manual_seed(seed)
-    made = torch.randn(channels + 3, channels, generator=own).to(device, dtype)
+    chance = torch.Generator().manual_seed(seed)
+    made = torch.randn(channels + 3, channels, generator=chance).to(device, dtype)
     weight, bias = made[3:].div(channels**0.5).t(), made[0] if biased else None
     norm, kept = Norm(made[1], made[2], 1e-5), [torch.empty_like(x) for _ in range(2)]
-    given = memory, numbers.of_source, width
-    found = cross_attend(x, weight, bias, norm, *given, kept[0])
+    source = memory, numbers.of_source, width
+    attended = cross_attend(x, weight, bias, norm, *source, kept[0])
     queries = products.product(x, weight, bias, norm=norm, kept=kept[1])
-    return torch.equal(kept[0], kept[1]) and torch.equal(found, attend_source(queries, *given))
+    return torch.equal(kept[0], kept[1]) and torch.equal(attended, attend_source(queries, *source))

@@ -46,9 +46,9 @@ class SourceCopy(NamedTuple):
     def at(self, positions: Tensor) -> Tensor:
         """(R W, C), what slots at these positions (R W,) copy."""
         keys, embedding = self.memory.unsqueeze(1).chunk(2, dim=-1)  # (R, 1, S, C)
-        asked = self.queries[positions].view(len(keys), 1, -1, keys.size(-1))
+        queries = self.queries[positions].view(len(keys), 1, -1, keys.size(-1))
         attend = F.scaled_dot_product_attention
-        return attend(asked, keys, embedding, self.mask, scale=1.0).flatten(0, 2)
+        return attend(queries, keys, embedding, self.mask, scale=1.0).flatten(0, 2)
 
 
 class MaskSlots(NamedTuple):
@@ -89,8 +89,8 @@ def fused(tokens: Tensor, at: Tensor, tables: EmbeddingTables, masks: MaskSlots 
         steps = memory.stride(0), 0 if mask is None else mask.stride(0)
         source = count // len(memory), memory.size(1), *steps, *copied
     sizes = *out.shape, gpu.PRECISIONS[weight.dtype], at.stride(0)
-    given = *sizes, tables.scale, tokens, weight, at, tables.places, masked, slot
-    gpu.ops().embedding(*given, *source, out)
+    arguments = *sizes, tables.scale, tokens, weight, at, tables.places, masked, slot
+    gpu.ops().embedding(*arguments, *source, out)
     return out
 
 
@@ -104,8 +104,8 @@ def embedded(
         _, length, width = copied.memory.shape
         known = known and length <= MOST_SOURCES and width % 16 == 0
         known = known and copied.memory.stride(1) == width and aligned(copied.memory)
-    own = fused if known else plain
-    embed = gpu.either(own, plain, tokens.device, embeds_alike, weight.dtype)
+    known_embed = fused if known else plain
+    embed = gpu.either(known_embed, plain, tokens.device, embeds_alike, weight.dtype)
     return embed(tokens, at, tables, masks)
 
 
@@ -201,17 +201,19 @@ def places_alike(device: torch.device, dtype: torch.dtype) -> bool:
     tokens.masked_fill_(torch.arange(270, device=device) < tokens[:, :1] * 30, 1)
     weight, places = torch.randn(2, 280, 80, generator=chance).to(dtype).to(device)
     for table in (places, None):
-        given = tokens, EmbeddingTables(weight[:9], 3.0, table), 1
-        for plain_part, own in zip(plain_sources(*given), fused_sources(*given), strict=True):
-            if not torch.allclose(plain_part.cpu().float(), own.cpu().float(), atol=1e-5):
+        sources = tokens, EmbeddingTables(weight[:9], 3.0, table), 1
+        for plain_part, by_kernel in zip(
+            plain_sources(*sources), fused_sources(*sources), strict=True
+        ):
+            if not torch.allclose(plain_part.cpu().float(), by_kernel.cpu().float(), atol=1e-5):
                 return False
     return True
 
 
 def _embedding_twins(device: torch.device, rows: int, dtype: torch.dtype) -> gpu.Twins:
     tables, tokens = _tables(device, dtype), torch.arange(rows, device=device)
-    given = tokens, tokens, tables, None
-    return gpu.Twins(lambda: fused(*given), lambda: plain(*given))
+    arguments = tokens, tokens, tables, None
+    return gpu.Twins(lambda: fused(*arguments), lambda: plain(*arguments))
 
 
 @gpu.tries("embedding", twins=_embedding_twins, precise=True)
@@ -229,7 +231,7 @@ def embeds_alike(device: torch.device, dtype: torch.dtype) -> bool:
     for positions in (places, None):
         tables = EmbeddingTables(weight, 0.5, positions)
         for masks in (None, MaskSlots(masked, weight[0]), MaskSlots(masked, weight[0], copied)):
-            given = tokens, at, tables, masks
-            if not torch.allclose(plain(*given).cpu(), fused(*given).cpu(), atol=0.1):
+            arguments = tokens, at, tables, masks
+            if not torch.allclose(plain(*arguments).cpu(), fused(*arguments).cpu(), atol=0.1):
                 return False
     return True

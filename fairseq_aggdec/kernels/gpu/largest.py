@@ -75,15 +75,17 @@ def leading(logits: Tensor, kept: int, rules: tuple[Any, ...] = NO_RULES) -> Lea
     parts = min(gpu.parts(count, types, logits.device), MOST_KEYS // kept)
     sums = logits.new_empty(count, parts, 2, dtype=torch.float32)
     keys = logits.new_empty(count, parts * kept, dtype=torch.int64)
-    found = Leading(parts, types, gpu.PRECISIONS[logits.dtype], logits, sums, keys)
-    gpu.ops().leaders(count * parts, *_given(found, kept, rules))
-    return found
+    leaders = Leading(parts, types, gpu.PRECISIONS[logits.dtype], logits, sums, keys)
+    gpu.ops().leaders(count * parts, *_arguments(leaders, kept, rules))
+    return leaders
 
 
-def _given(found: Leading, kept: int, rules: tuple[Any, ...], *out: Tensor) -> tuple[Any, ...]:
+def _arguments(
+    leaders: Leading, kept: int, rules: tuple[Any, ...], *out: Tensor
+) -> tuple[Any, ...]:
     """Arguments of the kernels; without ``out``, of which only the second knows, others stand in its place."""
-    values, tokens, ends = out or (found.sums, found.keys, found.sums)
-    return kept, *found[:3], *rules, *found[3:], values, tokens, ends
+    values, tokens, ends = out or (leaders.sums, leaders.keys, leaders.sums)
+    return kept, *leaders[:3], *rules, *leaders[3:], values, tokens, ends
 
 
 def candidates(
@@ -100,10 +102,10 @@ def candidates(
         log-probabilities (N, K) fp32 and tokens (N, K) int64, best first, and the log-probabilities of ``</s>`` (N,).
         They are NaN where a row holds a number that is none.
     """
-    found, count = leading(logits, kept, rules), len(logits)
+    leaders, count = leading(logits, kept, rules), len(logits)
     values = logits.new_empty(count, kept, dtype=torch.float32)
-    tokens, ends = found.keys.new_empty(count, kept), values.new_empty(count)
-    gpu.ops().best(count, *_given(found, kept, rules, values, tokens, ends))
+    tokens, ends = leaders.keys.new_empty(count, kept), values.new_empty(count)
+    gpu.ops().best(count, *_arguments(leaders, kept, rules, values, tokens, ends))
     return values, tokens, ends
 
 
@@ -142,8 +144,8 @@ def _best_twins(device: torch.device, rows: int) -> gpu.Twins:
 @gpu.tries("leaders", "best", twins=_best_twins)
 def ranks_alike(device: torch.device) -> bool:
     """Tells whether the kernels rank as PyTorch's operators do, in every precision."""
-    found = _logits(device, SEVERAL_PARTS, MANY_ROWS, MANY_TYPES)
-    return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in found)
+    cases = _logits(device, SEVERAL_PARTS, MANY_ROWS, MANY_TYPES)
+    return all(torch.equal(candidates(x, 8)[1].cpu(), likely) for x, likely in cases)
 
 
 def _logits(device: torch.device, *shapes: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor]]:

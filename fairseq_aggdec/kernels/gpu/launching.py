@@ -114,8 +114,8 @@ class Launcher:
         """Number of the capture and the nodes that the next launch waits for; None: nothing is captured."""
         state, number, count = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
         nodes, edges = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
-        found = (ctypes.byref(one) for one in (state, number, nodes, edges, count))
-        state_to, number_to, *rest = found
+        references = (ctypes.byref(one) for one in (state, number, nodes, edges, count))
+        state_to, number_to, *rest = references
         self.call("cuStreamGetCaptureInfo_v3", stream, state_to, number_to, None, *rest)
         if state.value != CAPTURES:
             return None
@@ -129,8 +129,8 @@ class Launcher:
         """
         result = getattr(self.driver, name)(*arguments)
         if result:
-            told = f" ({MEANINGS[result]})" if result in MEANINGS else ""
-            raise RuntimeError(f"{name}: CUDA driver error {result}{told}")
+            meaning = f" ({MEANINGS[result]})" if result in MEANINGS else ""
+            raise RuntimeError(f"{name}: CUDA driver error {result}{meaning}")
 
 
 @functools.cache

@@ -52,10 +52,10 @@ def project(
         the logits (N, V), ``norm(x)`` (N, C), and what the parts of the logits come to, as of :func:`logits`; None
         where PyTorch's operators project.
     """
-    own = layers.few(len(x)) and products.fits(layer, x.dtype)
-    if own and usable(x.device, projects_alike, x.dtype):
-        given = products.parameters(norm), symbols
-        return logits(x, layer.transposed, layer.bias, *given)
+    fits = layers.few(len(x)) and products.fits(layer, x.dtype)
+    if fits and usable(x.device, projects_alike, x.dtype):
+        more = products.parameters(norm), symbols
+        return logits(x, layer.transposed, layer.bias, *more)
     features = products.norm(norm, x, layers)
     return layer(features), features, None
 
@@ -96,10 +96,10 @@ def logits(
 
 
 def _logits_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twins:
-    own = torch.Generator().manual_seed(7)
-    made = torch.randn(rows + 2, gpu.CHANNELS, generator=own).to(device, dtype)
+    chance = torch.Generator().manual_seed(7)
+    made = torch.randn(rows + 2, gpu.CHANNELS, generator=chance).to(device, dtype)
     weight = (
-        torch.randn(gpu.TYPES, gpu.CHANNELS, generator=own)
+        torch.randn(gpu.TYPES, gpu.CHANNELS, generator=chance)
         .div_(gpu.CHANNELS**0.5)
         .to(device, dtype)
         .t()
@@ -138,26 +138,26 @@ def alike(
         biased: the product has a bias.
         seed: of the numbers.
     """
-    own = torch.Generator().manual_seed(seed)
-    made = torch.randn(slots + 2, channels, generator=own).to(device, dtype)
-    weight = torch.randn(types, channels, generator=own).div_(channels**0.5).to(device, dtype)
-    bias = torch.randn(types, generator=own).to(device, dtype) if biased else None
+    chance = torch.Generator().manual_seed(seed)
+    made = torch.randn(slots + 2, channels, generator=chance).to(device, dtype)
+    weight = torch.randn(types, channels, generator=chance).div_(channels**0.5).to(device, dtype)
+    bias = torch.randn(types, generator=chance).to(device, dtype) if biased else None
     x, norm, symbols = made[2:], Norm(made[0], made[1], 1e-5), RuledTokens(1, 3, 2)
-    found, kept, seen = logits(x, weight.t(), bias, norm, symbols, each)
+    ours, kept, seen = logits(x, weight.t(), bias, norm, symbols, each)
     normed = torch.empty_like(x)
     wanted = product(x, weight.t(), bias, norm=norm, kept=normed)
-    same = torch.equal(found, wanted) and torch.equal(kept, normed)
+    same = torch.equal(ours, wanted) and torch.equal(kept, normed)
     return same and (seen is None or torch.equal(seen, _looked(wanted, seen, symbols)))
 
 
-def _looked(found: Tensor, like: Tensor, symbols: RuledTokens) -> Tensor:
+def _looked(logits: Tensor, like: Tensor, symbols: RuledTokens) -> Tensor:
     """Findings of ``look`` in as many parts of logits (N, V): (N, P, 5)."""
-    (slots, types), parts, seen = found.shape, like.size(1), torch.empty_like(like)
-    numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=found.device)
-    sizes = 1, 1, parts, types, 0, PRECISIONS[found.dtype]
+    (slots, types), parts, seen = logits.shape, like.size(1), torch.empty_like(like)
+    numbers = torch.zeros(max(slots, 8), 1, dtype=torch.long, device=logits.device)
+    sizes = 1, 1, parts, types, 0, PRECISIONS[logits.dtype]
     ops().look(
-        *(slots * parts, *sizes, *symbols, 0.0, 0, 0, 0, 0, 0.0, numbers, numbers, found),
+        *(slots * parts, *sizes, *symbols, 0.0, 0, 0, 0, 0, 0.0, numbers, numbers, logits),
         *(None, numbers, None, seen, None, *[numbers] * 2, numbers, *[numbers] * 4, None),
-        *(found, 0),
+        *(logits, 0),
     )
     return seen

@@ -39,12 +39,12 @@ def folder() -> Path | None:
         OSError: it cannot be made.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fairseq_aggdec")
-    found = Path(os.path.expanduser(cache))  # ~ stays where there is no home directory
-    if not found.is_absolute():
+    place = Path(os.path.expanduser(cache))  # ~ stays where there is no home directory
+    if not place.is_absolute():
         return None
-    found.mkdir(0o700, parents=True, exist_ok=True)
-    status = found.stat()
-    return found if status.st_uid == os.getuid() and not status.st_mode & 0o022 else None
+    place.mkdir(0o700, parents=True, exist_ok=True)
+    status = place.stat()
+    return place if status.st_uid == os.getuid() and not status.st_mode & 0o022 else None
 
 
 def without_folder() -> str:
@@ -59,8 +59,8 @@ def kept(stamp: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
     """The machine code that ``make`` compiles, and ``stamp`` says all that it depends on."""
     path = None
     with suppress(OSError):
-        if own := folder():
-            path = own / f"{hashlib.sha256(repr(stamp).encode()).hexdigest()}.cubin"
+        if cache := folder():
+            path = cache / f"{hashlib.sha256(repr(stamp).encode()).hexdigest()}.cubin"
             read = path.read_bytes() if path.exists() else b""
             if hashlib.sha256(code := read[DIGEST:]).digest() == read[:DIGEST]:
                 return code
@@ -97,11 +97,11 @@ def library() -> Any:
     places = [folder / "lib" / "libcaffe2_nvrtc.so", name]
     for place in (*places, *folder.parent.glob(f"nvidia/*/lib/{name}")):
         try:
-            found: Any = ctypes.CDLL(str(place))
-            _ = found.nvrtcCompileProgram
+            handle: Any = ctypes.CDLL(str(place))
+            _ = handle.nvrtcCompileProgram
         except (OSError, AttributeError):
             continue
-        return found
+        return handle
     raise OSError("PyTorch has no NVRTC here")
 
 
@@ -151,8 +151,8 @@ def files_of(source: str) -> tuple[str, ...]:
     """The files that a source is made of: its own, then what that includes."""
     names = [f"{source}.cu"]
     for name in names:  # grows meanwhile
-        found = INCLUDED.findall((SOURCES / name).read_text(encoding="utf-8"))
-        names += [other for other in found if other not in names]
+        included = INCLUDED.findall((SOURCES / name).read_text(encoding="utf-8"))
+        names += [other for other in included if other not in names]
     return tuple(names)
 
 
@@ -203,8 +203,8 @@ def compiling(device: torch.device, source: str, *more: str) -> Future[bytes]:
 
     def code() -> bytes:
         compiler = library()
-        own = architecture(compiler, *torch.cuda.get_device_capability(device))
-        return compiled(compiler, source, own, *more)
+        target = architecture(compiler, *torch.cuda.get_device_capability(device))
+        return compiled(compiler, source, target, *more)
 
     return _threads().submit(code)
 

@@ -182,12 +182,12 @@ _kept: list[torch.library.Library] = []
 
 def _launch(name: str, *arguments: Any) -> None:
     signature, source = SIGNATURES[name], SOURCES[name]
-    given = signature.read(arguments)
-    if blocks := given[0]:
-        device = next(value.device for value in given if isinstance(value, Tensor))
-        precision = given[signature.precision or 0] if source in BY_PRECISION else None
-        own = module(device, source, precision)
-        own.launch(name, signature.words(given), blocks, THREADS[name])
+    values = signature.read(arguments)
+    if blocks := values[0]:
+        device = next(value.device for value in values if isinstance(value, Tensor))
+        precision = values[signature.precision or 0] if source in BY_PRECISION else None
+        compiled = module(device, source, precision)
+        compiled.launch(name, signature.words(values), blocks, THREADS[name])
 
 
 @functools.cache
@@ -214,16 +214,16 @@ def compile_ahead(device: torch.device, dtype: torch.dtype) -> None:
     for source in EVERY_LOOP:
         if any(SOURCES.get(name) == source for name in allowed):
             compiling(device, source, *_options(source, PRECISIONS[dtype]))
-    _say(device, told(allowed))
+    _say(device, describe(allowed))
 
 
 def running(device: torch.device, dtype: torch.dtype) -> set[str]:
     """Names of the kernels that are switched on for models in a precision."""
-    found = set[str]()
+    names_running = set[str]()
     for agree, (names, precise, _) in PROBES.items():
         if not _unproven(device, agree, *([dtype] if precise else [])):
-            found.update(names)
-    return found
+            names_running.update(names)
+    return names_running
 
 
 @functools.cache
@@ -231,10 +231,10 @@ def _say(device: torch.device, text: str) -> None:
     logger.info("kernels on %s: %s", device, text)
 
 
-def told(running: set[str]) -> str:
+def describe(running: set[str]) -> str:
     """One line that tells which kernels run, which wait for a proof, and what proves them."""
-    asked = {name for names, *_ in PROBES.values() for name in names}
-    in_order = [name for name in (*GPU_KERNELS, DEPENDENT) if name in asked]
+    probed = {name for names, *_ in PROBES.values() for name in names}
+    in_order = [name for name in (*GPU_KERNELS, DEPENDENT) if name in probed]
     rest = [name for name in in_order if name not in running]
     if not rest:
         return "all of ours run"
@@ -252,11 +252,11 @@ class Twins(NamedTuple):
     """The same work twice, to be timed.
 
     Attributes:
-        own: launches the kernels.
+        fused: launches the kernels.
         plain: asks PyTorch's operators.
     """
 
-    own: Callable[[], object]
+    fused: Callable[[], object]
     plain: Callable[[], object]
 
 
@@ -313,10 +313,10 @@ def usable(device: torch.device, agree: Probe, *dtype: torch.dtype) -> bool:
 T = TypeVar("T")
 
 
-def either(own: T, plain: T, device: torch.device, agree: Probe, *dtype: torch.dtype) -> T:
+def either(fused: T, plain: T, device: torch.device, agree: Probe, *dtype: torch.dtype) -> T:
     """The first of two ways to compute where the kernels run on a device, else the second, of PyTorch's operators;
     arguments as for :func:`against`."""
-    return own if usable(device, agree, *dtype) else plain
+    return fused if usable(device, agree, *dtype) else plain
 
 
 def against(device: torch.device, agree: Probe, *dtype: torch.dtype) -> str | None:

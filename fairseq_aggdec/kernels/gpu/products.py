@@ -93,9 +93,9 @@ class Layers:
             usable(self.device, agree, self.dtype) for agree in (computes_alike, *self.beside)
         )
 
-    def either(self, rows: int, own: T, plain: T) -> T:
+    def either(self, rows: int, fused: T, plain: T) -> T:
         """The first of two ways to compute that many rows where the kernels do, else the second."""
-        return own if self.few(rows) else plain
+        return fused if self.few(rows) else plain
 
 
 PLAIN = Layers((), (), torch.empty(0), allowed=False)  # PyTorch's operators
@@ -118,16 +118,16 @@ def read(
         kept = None if before or norm is None else torch.empty_like(x)
         y = _fused(layer, x, norm=norm, kept=kept)
         return x if kept is None else kept, y
-    found = x if norm is None else norm(x)
-    return x if before else found, layer(found)
+    normed = x if norm is None else norm(x)
+    return x if before else normed, layer(normed)
 
 
 def add(layer: Any, x: Tensor, y: Tensor, layers: Layers) -> Tensor:
     """The results of a linear layer of y (N, C_in) added to x (N, C_out), which they may be written to."""
     if layers.few(len(x)):
         return _fused(layer, y, residual=x)
-    found: Tensor = layer.add_to(x, y)
-    return found
+    total: Tensor = layer.add_to(x, y)
+    return total
 
 
 def read_each(products: Sequence[Any], x: Tensor, layers: Layers) -> Sequence[Tensor] | Tensor:
@@ -135,10 +135,10 @@ def read_each(products: Sequence[Any], x: Tensor, layers: Layers) -> Sequence[Te
     rows = x.flatten(0, 1)
     if not (layers.few(len(rows)) and all(fits(one, x.dtype) for one in products)):
         return [one(x) for one in products]
-    found = x.new_empty(len(products), len(rows), products[0].outputs)
-    for one, out in zip(products, found.unbind(0), strict=True):
+    outputs = x.new_empty(len(products), len(rows), products[0].outputs)
+    for one, out in zip(products, outputs.unbind(0), strict=True):
         _fused(one, rows, out=out)
-    return found.unflatten(1, x.shape[:2])
+    return outputs.unflatten(1, x.shape[:2])
 
 
 def norm(one: NormLayer, x: Tensor, layers: Layers) -> Tensor:
@@ -258,10 +258,10 @@ def readable(table: Tensor) -> bool:
 
 
 def _random(dtype: torch.dtype, device: torch.device, *shape: int) -> Tensor:
-    own = torch.Generator().manual_seed(
+    chance = torch.Generator().manual_seed(
         sum(shape)
     )  # what is sampled later does not depend on the probe
-    return torch.randn(shape, generator=own).to(device, dtype)
+    return torch.randn(shape, generator=chance).to(device, dtype)
 
 
 def _norm(dtype: torch.dtype, device: torch.device, channels: int) -> Norm:
@@ -295,7 +295,7 @@ def alike(
     )
     norm, kept = _norm(dtype, device, inputs) if before else None, torch.empty_like(x)
     rest = partial(product, norm=norm, kept=kept, residual=residual, twice=twice, high=high)
-    own = rest(x, weight, bias, relu=relu)
+    ours = rest(x, weight, bias, relu=relu)
     if norm is not None:
         plain = norm(x)
         if not (_near(kept, plain) and _near(normed(x, norm), plain)):
@@ -304,12 +304,12 @@ def alike(
     y = x.double() @ weight.double()
     y = y if bias is None else y + bias
     y = y.relu() if relu else y
-    return _near(own, y if residual is None else y + residual)
+    return _near(ours, y if residual is None else y + residual)
 
 
-def _near(own: Tensor, other: Tensor) -> bool:
-    tolerance = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4}[own.dtype]
-    return torch.allclose(own.double(), other.double(), tolerance, tolerance)
+def _near(ours: Tensor, other: Tensor) -> bool:
+    tolerance = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4}[ours.dtype]
+    return torch.allclose(ours.double(), other.double(), tolerance, tolerance)
 
 
 def _product_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twins:
@@ -321,13 +321,13 @@ def _product_twins(device: torch.device, rows: int, dtype: torch.dtype) -> Twins
     )
     bias, norm = made(1, 4 * gpu.CHANNELS)[0], _norm(dtype, device, gpu.CHANNELS)
 
-    def own() -> Tensor:
+    def fused() -> Tensor:
         return product(normed(x, norm), weight, bias, relu=True, norm=norm)
 
     def plain() -> Tensor:
         return torch.addmm(bias, norm(norm(x)), weight).relu_()
 
-    return Twins(own, plain)
+    return Twins(fused, plain)
 
 
 @tries("product", "layer_norm", twins=_product_twins, precise=True)
@@ -355,5 +355,5 @@ def _rounds_alike(device: torch.device, dtype: torch.dtype) -> bool:
     x[:, 1] = step / 2
     x[1::4] *= -1
     weight = torch.ones(8, 8, device=device, dtype=dtype).t()
-    found = product(x.to(device, dtype), weight, None)
-    return torch.equal(found[:, 0].cpu(), x.sum(1).to(dtype))
+    sums = product(x.to(device, dtype), weight, None)
+    return torch.equal(sums[:, 0].cpu(), x.sum(1).to(dtype))

@@ -58,8 +58,8 @@ class Finding(NamedTuple):
 
 def card_of(device: torch.device) -> Card:
     """The card of a device, with what runs it."""
-    found = torch.cuda.get_device_properties(device)
-    name = f"{found.name}, compute capability {found.major}.{found.minor}"
+    properties = torch.cuda.get_device_properties(device)
+    name = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
     return Card(name, driver_version(), f"{torch.__version__}, CUDA {torch.version.cuda}")
 
 
@@ -81,10 +81,10 @@ def driver_version() -> str:
 def source_of(agree: Callable[..., Any]) -> str:
     """Sum of all that decides what kernels do: their sources, what launches them, and the module of the probe."""
     files = [path for path in sorted(SOURCES.rglob("*")) if path.suffix in (".cu", ".h", ".py")]
-    own = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in (*files, Path(inspect.getsourcefile(agree) or "")):
-        own.update(hashlib.sha256(path.read_bytes()).digest())
-    return own.hexdigest()
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def key_of(names: tuple[str, ...], dtype: tuple[torch.dtype, ...]) -> str:
@@ -95,9 +95,9 @@ def key_of(names: tuple[str, ...], dtype: tuple[torch.dtype, ...]) -> str:
 def file_of(card: Card) -> Path | None:
     """The file of a card's proofs; None: nothing can be kept here."""
     with suppress(OSError):
-        if own := nvrtc.folder():
+        if cache := nvrtc.folder():
             return (
-                own / f"proofs-{hashlib.sha256(repr(tuple(card)).encode()).hexdigest()[:16]}.json"
+                cache / f"proofs-{hashlib.sha256(repr(tuple(card)).encode()).hexdigest()[:16]}.json"
             )
     return None
 
@@ -109,9 +109,9 @@ def read(card: Card) -> dict[str, Finding]:
         kept = json.loads(path.read_text(encoding="utf-8")) if path else {}
         if tuple(kept["card"]) != card:
             return {}
-        found = {key: Finding(*one) for key, one in kept["kernels"].items()}
-        texts = [text for one in found.values() for text in one[:2]]
-        return found if all(isinstance(text, str) for text in texts) else {}
+        findings = {key: Finding(*one) for key, one in kept["kernels"].items()}
+        texts = [text for one in findings.values() for text in one[:2]]
+        return findings if all(isinstance(text, str) for text in texts) else {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
 
@@ -137,7 +137,7 @@ def against(
     dtype: tuple[torch.dtype, ...],
 ) -> str | None:
     """Why kernels have no proof on a device; None: they have one."""
-    found = read(card_of(device)).get(key_of(names, dtype))
-    if found is None or found.source != source_of(agree):
+    finding = read(card_of(device)).get(key_of(names, dtype))
+    if finding is None or finding.source != source_of(agree):
         return UNTRIED
-    return None if found.verdict == PROVEN else found.verdict
+    return None if finding.verdict == PROVEN else finding.verdict

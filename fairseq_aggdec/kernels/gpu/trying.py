@@ -96,14 +96,14 @@ def alone(
 
 
 def _compared(agree: Probe, tried: Tried, dtype: tuple[torch.dtype, ...], here: Place) -> Answer:
-    found = agree(here.device, *dtype)
-    if found is not True:
-        return Answer(found or "they differ from PyTorch's operators", {})
+    agreement = agree(here.device, *dtype)
+    if agreement is not True:
+        return Answer(agreement or "they differ from PyTorch's operators", {})
     times = {}
     for rows in ROWS:
         twins = tried.twins(here.device, rows, *dtype)
-        times[str(rows)] = here.milliseconds(twins.own), here.milliseconds(twins.plain)
-    slower = [rows for rows, (own, plain) in times.items() if own >= plain]
+        times[str(rows)] = here.milliseconds(twins.fused), here.milliseconds(twins.plain)
+    slower = [rows for rows, (fused, plain) in times.items() if fused >= plain]
     verdict = f"they are not faster than PyTorch's operators for {slower[0]} rows" if slower else ""
     return Answer(verdict or PROVEN, times)
 
@@ -112,7 +112,7 @@ def try_kernels(
     card: Card,
     place: Callable[[], AbstractContextManager[Place]] = on_card,
     seconds: tuple[float, float] = (BEGIN, TRY),
-    asked: Iterable[tuple[Probe, tuple[torch.dtype, ...]]] | None = None,
+    probes: Iterable[tuple[Probe, tuple[torch.dtype, ...]]] | None = None,
 ) -> Iterator[tuple[str, Finding, bool]]:
     """Tries kernels one after the other, so that no two share the card's time.
 
@@ -120,7 +120,7 @@ def try_kernels(
         card: what the findings are kept for.
         place: makes the device ready in a process; must be pickled.
         seconds: for a process to begin, and then to try its kernels.
-        asked: probes and precisions; None: all that have been imported.
+        probes: probes and precisions; None: all that have been imported.
 
     Yields:
         names and precision, what was found, and whether that could be kept.
@@ -128,7 +128,7 @@ def try_kernels(
     context = multiprocessing.get_context("forkserver")
     # Imported once, and never asked for CUDA, which could not be forked.
     context.set_forkserver_preload(sorted({__name__, *(agree.__module__ for agree in PROBES)}))
-    for agree, dtype in operators.probes() if asked is None else asked:
+    for agree, dtype in operators.probes() if probes is None else probes:
         tried = PROBES[agree]
         here, there = context.Pipe(duplex=False)
         process = context.Process(target=alone, args=(agree, tried, dtype, place, there))
@@ -136,8 +136,8 @@ def try_kernels(
         there.close()
         answer = _answer(process, here, seconds)
         finding = Finding(proof.source_of(agree), *answer)
-        told = " ".join([", ".join(tried.names), *(str(one).split(".")[1] for one in dtype)])
-        yield told, finding, proof.write(card, proof.key_of(tried.names, dtype), finding)
+        what = " ".join([", ".join(tried.names), *(str(one).split(".")[1] for one in dtype)])
+        yield what, finding, proof.write(card, proof.key_of(tried.names, dtype), finding)
 
 
 def _answer(process: Any, pipe: Any, seconds: tuple[float, float]) -> Answer:
