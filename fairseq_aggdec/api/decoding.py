@@ -94,7 +94,7 @@ class BatchDecoder:
         self.loaded = LoadedOptions.of(self.decoding, generator)
         # Source and target language; reading a configuration is slow.
         self.language_support = Languages(task, whole or models)
-        self.languages = self.language_support.own
+        self.languages = self.language_support.trained_pair
         self.longest, self.longest_target = self.language_support.longest()
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], BatchDecoder] | None = None  # set by from_pretrained
@@ -170,7 +170,7 @@ class BatchDecoder:
         beside: Sequence[tuple[Tensor, Tensor]],
     ) -> list[list[Hypothesis]]:
         """Hypotheses of a batch; ``beside`` as for :meth:`decode_tokens`, of its rows, with prefixes of one length."""
-        prefix = torch.stack([own for own, _ in beside]).to(self.device)
+        prefix = torch.stack([tokens_of_one for tokens_of_one, _ in beside]).to(self.device)
         beam = call.beam or self.loaded.beam
         most = min(call.nbest or self.nbest, beam)
         if generator is not self.generator:  # it was made for the beam of an earlier call
@@ -237,10 +237,12 @@ class BatchDecoder:
 
     def generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
-        own, beam = self.generator, call.beam or self.loaded.beam
+        generator, beam = self.generator, call.beam or self.loaded.beam
         alike = (beam == 1) == (self.loaded.beam == 1) or self.decoding != "beam"
-        if not self.language_support.other(call) and (alike or type(own) is SequenceGenerator):
-            return own
+        if not self.language_support.other(call) and (
+            alike or type(generator) is SequenceGenerator
+        ):
+            return generator
         if self.generation is None:
             raise ValueError(f"beam={beam}: this translator was made for beam {self.loaded.beam}")
         with self.alone():

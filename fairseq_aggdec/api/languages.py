@@ -40,8 +40,8 @@ def make_task(cfg: Any, states: Mapping[str, Mapping[str, Any]], trained: Mappin
     name = option(next(iter(states.values())), "task._name", "task")
     if name not in (MANY, APART):
         return TranslationAggdecTask.setup_task(cfg.task, known=states)
-    own = {name: cfg.task[name] for name in (*NAMES, "data", "source_lang", "target_lang")}
-    args = Namespace(**{**trained, **own, "bf16": cfg.common.bf16, "path": cfg.common_eval.path})
+    named = {name: cfg.task[name] for name in (*NAMES, "data", "source_lang", "target_lang")}
+    args = Namespace(**{**trained, **named, "bf16": cfg.common.bf16, "path": cfg.common_eval.path})
     _find_moved(args)
     for side in ("left_pad_source", "left_pad_target"):
         if name == APART and hasattr(args, side):
@@ -94,7 +94,7 @@ class Languages:
         models: of all directions.
 
     Attributes:
-        own: source and target that the task was loaded with.
+        trained_pair: source and target that the task was loaded with.
         all: those of the model; None: it has its own only.
         targets: what each language can be translated into.
         tags: the target tokens that begin an output and are no part of its text.
@@ -103,9 +103,12 @@ class Languages:
 
     def __init__(self, task: Any, models: Sequence[Any]):
         self.task, self.settings, self.whole = task, task.settings, models
-        self.own = str(self.settings.source_lang), str(self.settings.target_lang)
+        self.trained_pair = str(self.settings.source_lang), str(self.settings.target_lang)
         self.all: list[str] | None = None
-        self.targets = {code: [self.own[1]] if code == self.own[0] else [] for code in self.own}
+        self.targets = {
+            code: [self.trained_pair[1]] if code == self.trained_pair[0] else []
+            for code in self.trained_pair
+        }
         self.tags: set[int] = set()
         self.generators: dict[tuple[str, str, bool], Any] = {}
         if task.kind == APART:
@@ -125,23 +128,27 @@ class Languages:
 
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` for a language that the model does not have."""
-        for name, own in zip(("source_lang", "target_lang"), self.own, strict=True):
-            asked = getattr(call, name)
-            if asked in (None, own) or asked in (self.all or ()):
+        for name, trained in zip(("source_lang", "target_lang"), self.trained_pair, strict=True):
+            code = getattr(call, name)
+            if code in (None, trained) or code in (self.all or ()):
                 continue
-            there = f"{own!r} only" if self.all is None else ", ".join(self.all)
-            raise ValueError(f"{name}={asked!r}: this model has {there}")
+            there = f"{trained!r} only" if self.all is None else ", ".join(self.all)
+            raise ValueError(f"{name}={code!r}: this model has {there}")
         if self.task.kind == APART:
             _direction(self.task.model_lang_pairs, *self.pair(call))
 
     def pair(self, call: Call) -> tuple[str, str]:
         """Source and target of a call."""
-        return call.source_lang or self.own[0], call.target_lang or self.own[1]
+        return call.source_lang or self.trained_pair[0], call.target_lang or self.trained_pair[1]
 
     def other(self, call: Call) -> bool:
         """Tells whether a call needs another generator than the translator's own."""
         pair = self.pair(call)
-        return pair != self.own if self.task.kind == APART else pair[1] != self.own[1]
+        return (
+            pair != self.trained_pair
+            if self.task.kind == APART
+            else pair[1] != self.trained_pair[1]
+        )
 
     def models(self, call: Call) -> list[Any]:
         """Models that decode a call."""
@@ -161,8 +168,8 @@ class Languages:
 
     def dataset(self, tokens: Sequence[Tensor], lengths: Sequence[int]) -> Any:
         """Sources as the task prepares them for the languages that it has now."""
-        found = self.task.build_dataset_for_inference(tokens, lengths)
-        return found.datasets[found.eval_key] if self.task.kind == APART else found
+        built = self.task.build_dataset_for_inference(tokens, lengths)
+        return built.datasets[built.eval_key] if self.task.kind == APART else built
 
     def started(self, target: Tensor) -> tuple[int, Tensor]:
         """The token that an output starts with, and the output (T,) behind what the task forces it to begin with."""
@@ -182,7 +189,7 @@ class Languages:
         try:
             yield
         finally:
-            self._set(*self.own)
+            self._set(*self.trained_pair)
 
     def generator(self, call: Call, generation: Any, beam: int) -> Any:
         """The one for the languages of a call, which the task has now; fairseq's options say the rest."""
@@ -194,16 +201,16 @@ class Languages:
             self.generators[key] = self.task.build_generator(self.models(call), options)
         return self.generators[key]
 
-    def prefix(self, given: Tensor) -> Tensor | None:
+    def prefix(self, prefixes: Tensor) -> Tensor | None:
         """The forced tokens (B, P) of a batch behind the tag of the language; None where nothing is forced."""
-        if not given.numel():
+        if not prefixes.numel():
             return None  # the task itself puts the tag there
         if self.task.kind != MANY or self.settings.lang_tok_replacing_bos_eos:
-            return given
+            return prefixes
         tag = self._tag(self.settings.target_lang)
         if tag is None:
-            return given
-        return torch.cat([given.new_full((len(given), 1), tag), given], 1)
+            return prefixes
+        return torch.cat([prefixes.new_full((len(prefixes), 1), tag), prefixes], 1)
 
     def _set(self, source: str, target: str) -> None:
         if self.all is not None:
@@ -211,5 +218,5 @@ class Languages:
 
     def _tag(self, language: str) -> int | None:
         _, spec = self.settings.langtoks["main"]
-        found: int | None = self.task.data_manager.get_decoder_langtok(language, spec)
-        return found
+        tag: int | None = self.task.data_manager.get_decoder_langtok(language, spec)
+        return tag

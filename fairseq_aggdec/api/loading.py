@@ -66,8 +66,8 @@ OF_AUTHORS = ("lenpen", "max_len_b", "min_len", "no_repeat_ngram_size")
 def _authors(state: Mapping[str, Any]) -> dict[str, Any]:
     """Generation options that a converted checkpoint brings along."""
     stored = state.get("generation")
-    given = stored if isinstance(stored, dict) else {}
-    return {name: given[name] for name in OF_AUTHORS if type(given.get(name)) in (int, float)}
+    options = stored if isinstance(stored, dict) else {}
+    return {name: options[name] for name in OF_AUTHORS if type(options.get(name)) in (int, float)}
 
 
 @on_the_host()
@@ -122,8 +122,8 @@ def from_pretrained(
     ...
     TypeError: there is no option 'max_lenb': did you mean max_len_b, max_len_a, min_len?
     """
-    given = path, data, decoding, drafter_path, beam, device, dtype
-    made_by = functools.partial(from_pretrained, *given, **options)
+    arguments = path, data, decoding, drafter_path, beam, device, dtype
+    made_by = functools.partial(from_pretrained, *arguments, **options)
     refuse_unknown(options)
     files = [open_model(one) for one in _paths(path)]
     paths = [one.checkpoint for one in files]
@@ -262,11 +262,11 @@ def _paths(path: Any) -> list[str]:
 
 
 def _precision(dtype: str | torch.dtype | None) -> torch.dtype:
-    found = DTYPES.get(dtype or "fp32") if not isinstance(dtype, torch.dtype) else dtype
-    if found not in DTYPES.values():
+    precision = DTYPES.get(dtype or "fp32") if not isinstance(dtype, torch.dtype) else dtype
+    if precision not in DTYPES.values():
         raise ValueError(f"dtype={dtype!r}: there are {', '.join(DTYPES)}")
-    assert found is not None
-    return found
+    assert precision is not None
+    return precision
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -274,14 +274,14 @@ def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f'device={device!r}: {reason}; give "cpu", "cuda" or "cuda:1"') from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         raise ValueError(f'device={device!r}: PyTorch finds {gpus} GPUs here; device="cpu" works')
-    return found
+    return chosen
 
 
 def _load(

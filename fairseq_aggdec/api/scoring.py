@@ -37,19 +37,19 @@ def score_batch(
         targets, words.pad(), words.eos(), move_eos_to_beginning=True
     )
     shifted[:, 0] = start
-    given = {
+    targets_of = {
         **sample,
         "target": whole.to(device),
         "net_input": {**sample["net_input"], "prev_output_tokens": shifted.to(device)},
     }
     with torch.no_grad():
-        found = SequenceScorer(words).generate(models, given)
+        scored = SequenceScorer(words).generate(models, targets_of)
     sources = sample["net_input"]["src_tokens"].cpu()
-    for (one,), target, source in zip(found, targets, sources, strict=True):
+    for (one,), target, source in zip(scored, targets, sources, strict=True):
         if one["attention"] is not None:
             kept = source.ne(task.source_dictionary.pad())
             one["attention"] = one["attention"][: len(target)].float().cpu()[:, kept]
-    return [one for (one,) in found]
+    return [one for (one,) in scored]
 
 
 def add_attention(
@@ -57,18 +57,18 @@ def add_attention(
     speech: Languages,
     call: Call,
     sample: Mapping[str, Any],
-    found: Sequence[Sequence[Any]],
+    nbest: Sequence[Sequence[Any]],
 ) -> None:
     """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass."""
-    for rank in range(max(map(len, found), default=0)):
+    for rank in range(max(map(len, nbest), default=0)):
         check()
-        rows = [row for row, ranked in enumerate(found) if rank < len(ranked)]
+        rows = [row for row, ranked in enumerate(nbest) if rank < len(ranked)]
         inputs = {
             name: value[rows] if isinstance(value, Tensor) else value
             for name, value in sample["net_input"].items()
         }
-        targets = [found[row][rank]["tokens"].long().cpu() for row in rows]
+        targets = [nbest[row][rank]["tokens"].long().cpu() for row in rows]
         start, _ = speech.started(targets[0])
         scored = score_batch(task, speech.models(call), {"net_input": inputs}, targets, start)
         for row, one in zip(rows, scored, strict=True):
-            found[row][rank]["attention"] = one["attention"]
+            nbest[row][rank]["attention"] = one["attention"]

@@ -79,8 +79,8 @@ def refuse_ignored(
         harmless = (*HARMLESS.get(name, ()), parser.get_default(name))
         if value not in harmless:
             option = "--" + name.replace("_", "-")
-            shown = "" if value is True else f" {value}"
-            raise SystemExit(f"error: {option}{shown} is not honoured here: {reason}")
+            ending = "" if value is True else f" {value}"
+            raise SystemExit(f"error: {option}{ending} is not honoured here: {reason}")
 
 
 def take_batch_size(parser: argparse.ArgumentParser, args: Namespace) -> None:
@@ -144,8 +144,8 @@ class Session:
         reads: Collection[str] = (),
         refused: Mapping[str, str] | None = None,
     ):
-        given = list(arguments) if arguments is not None else None
-        self.args = options.parse_args_and_arch(parser, input_args=given)
+        words = list(arguments) if arguments is not None else None
+        self.args = options.parse_args_and_arch(parser, input_args=words)
         ours = hasattr(TASK_REGISTRY[self.args.task], "kind") and not data
         if self.args.task != TASK and not ours:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
@@ -185,11 +185,11 @@ class Session:
                 files = taken(path)
                 state = files.load(overrides)
                 with OneCopy():
-                    found, self.saved = checkpoint_utils.load_model_ensemble(
+                    members, self.saved = checkpoint_utils.load_model_ensemble(
                         [path], task=self.task, state=state
                     )
-                self.models += found
-                files.attach(found[0])
+                self.models += members
+                files.attach(members[0])
                 files.check()
         if (path := self.cfg.generation.lm_path) is not None:
             overrides = overrides | {"data": self.cfg.task.data}
@@ -312,5 +312,5 @@ class Session:
         """The best hypothesis of each sentence of a sample."""
         size = self.prefix_size
         prefix: Tensor | None = sample["target"][:, :size] if size > 0 else None
-        found = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
-        return [hypotheses[0] for hypotheses in found]
+        nbest = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
+        return [hypotheses[0] for hypotheses in nbest]

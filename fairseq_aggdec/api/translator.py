@@ -78,7 +78,7 @@ class Translator(BatchDecoder):
         >>> model.translate(["Це добре ."], prefix="Це не")
         ['Це не добре .']
         """
-        options |= given(beam=beam, nbest=nbest, prefix=prefix)
+        options |= without_none(beam=beam, nbest=nbest, prefix=prefix)
         return list(self.stream(sentences, batch_size, progress=progress, **options))
 
     def generate(
@@ -111,7 +111,7 @@ class Translator(BatchDecoder):
         >>> best.tokens
         ('▁Я', '▁знаю', '▁,', '▁що', '▁ти', '▁тут', '▁.')
         """
-        options |= given(beam=beam, nbest=nbest, prefix=prefix)
+        options |= without_none(beam=beam, nbest=nbest, prefix=prefix)
         return list(self._hypotheses(sentences, batch_size, LOOKAHEAD, progress, options, encoded))
 
     def stream(
@@ -145,7 +145,7 @@ class Translator(BatchDecoder):
         Це добре .
         Я знаю , що ти тут .
         """
-        options |= given(beam=beam, nbest=nbest, prefix=prefix)
+        options |= without_none(beam=beam, nbest=nbest, prefix=prefix)
         for ranked in self._hypotheses(sentences, batch_size, lookahead, progress, options):
             yield ranked[0].text if ranked else ""
 
@@ -210,18 +210,18 @@ class Translator(BatchDecoder):
         ahead = min(batch_size * lookahead, sys.maxsize)
         with tqdm(total=total, unit="sentence", disable=not progress) as bar:
             while chunk := list(itertools.islice(read, ahead)):
-                given = [
+                numbered = [
                     (number, row) for number, row in enumerate(chunk, first) if not _is_empty(row)
                 ]
                 tokens = [
                     self.encode(row[0], number, source) if encoded is None else encoded[number]
-                    for number, row in given
+                    for number, row in numbered
                 ]
                 beside = [
                     (self._output(prefix, target), self._output(draft, target))
-                    for _, (_, prefix, draft) in given
+                    for _, (_, prefix, draft) in numbered
                 ]
-                numbers = [number for number, _ in given]
+                numbers = [number for number, _ in numbered]
                 ranked = iter(self.decode_tokens(tokens, numbers, batch_size, call, beside))
                 for row in chunk:
                     yield [EMPTY] if _is_empty(row) else next(ranked)
@@ -229,7 +229,7 @@ class Translator(BatchDecoder):
                 first += len(chunk)
 
 
-def given(**options: Any) -> dict[str, Any]:
+def without_none(**options: Any) -> dict[str, Any]:
     """Options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
 

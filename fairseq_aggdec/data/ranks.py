@@ -41,41 +41,41 @@ class Share:
     """The share of a process: batch ``number``, ``number + of``, ... of a set.
 
     Attributes:
-        told: by whom, for messages. launched: all processes have the same command line.
+        source: by whom, for messages. launched: all processes have the same command line.
     """
 
     number: int
     of: int
-    told: str
+    source: str
     launched: bool = False
 
 
-def share(given: Mapping[str, int], environment: Mapping[str, str]) -> Share | None:
+def share(values: Mapping[str, int], environment: Mapping[str, str]) -> Share | None:
     """The share that options and launchers give this process; None: it decodes the whole set.
 
     Args:
-        given: values of :data:`OPTIONS` by name; those that are not given may be missing.
+        values: values of :data:`OPTIONS` by name; those that are not given may be missing.
 
     Raises:
         ValueError: a share that there is not, or two that differ.
     """
-    found = []
+    shares = []
     for names in OPTIONS:
         spelt = ["--" + name.replace("_", "-") for name in names]
-        of, number = given.get(names[0], 1), given.get(names[1], 0)
+        of, number = values.get(names[0], 1), values.get(names[1], 0)
         if not 0 <= number < max(1, of):
             raise ValueError(
                 f"{spelt[1]} {number}: it must be 0 to {max(0, of - 1)}, as {spelt[0]} is {of}"
             )
         if of > 1:
-            found.append(Share(number, of, f"{spelt[0]} {of} {spelt[1]} {number}"))
+            shares.append(Share(number, of, f"{spelt[0]} {of} {spelt[1]} {number}"))
     for size, rank in VARIABLES:
         if environment.get(size) and environment.get(rank):
             of, number = _number(environment, size), _number(environment, rank)
             if of > 1:
-                found.append(Share(number, of, f"{size}={of} {rank}={number}", launched=True))
-    for other in found[1:]:
-        if (other.number, other.of) != (found[0].number, found[0].of):
-            raise ValueError(f"{found[0].told} and {other.told}: give one of them")
-    launched = any(one.launched for one in found)
-    return Share(found[0].number, found[0].of, found[0].told, launched) if found else None
+                shares.append(Share(number, of, f"{size}={of} {rank}={number}", launched=True))
+    for other in shares[1:]:
+        if (other.number, other.of) != (shares[0].number, shares[0].of):
+            raise ValueError(f"{shares[0].source} and {other.source}: give one of them")
+    launched = any(one.launched for one in shares)
+    return Share(shares[0].number, shares[0].of, shares[0].source, launched) if shares else None

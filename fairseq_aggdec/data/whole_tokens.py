@@ -59,8 +59,8 @@ class WholeTokens:
         return " ".join(filter(None, pieces))
 
     def decode(self, x: str) -> str:
-        found: str = self.subwords.decode(x)
-        return found
+        text: str = self.subwords.decode(x)
+        return text
 
     def _parts(self, text: str) -> list[str]:
         """The text in parts, of which those of :attr:`tokens` are whole tokens."""
@@ -118,11 +118,11 @@ def with_whole_tokens(subwords: Any, settings: Any) -> Any:
 
 def _read(path: Path, subwords: Any) -> WholeTokens:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        tokens = [WholeToken(**one) for one in found["tokens"]]
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        tokens = [WholeToken(**one) for one in stored["tokens"]]
         texts = all(isinstance(one.content, str) and one.content for one in tokens)
         if not texts or not all(isinstance(one.symbol, str) for one in tokens):
             raise ValueError("a token is no text")
-        return WholeTokens(subwords, tokens, found["codes"] is True)
+        return WholeTokens(subwords, tokens, stored["codes"] is True)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): convert the model anew") from error

@@ -92,17 +92,22 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def in_library(self, state: DecodeState) -> CompiledHeadDrafts | None:
         heads, proposer = self.verifier.heads, self.proposer
-        found = heads.compiled(self.int8) if has_budget(self.draft_length) else None
+        compiled_heads = heads.compiled(self.int8) if has_budget(self.draft_length) else None
         compiled, project_out = heads.packed.compiled, heads.packed.project_out
         # Behind a projection, what heads read is of another size than what layers write.
-        if found is None or proposer is None or compiled is None or project_out is not None:
+        if (
+            compiled_heads is None
+            or proposer is None
+            or compiled is None
+            or project_out is not None
+        ):
             return None
         self.memory = self.memory or DraftMemory(HeadOptionsStruct)
         drafts = CompiledHeadDrafts(
             self.memory,
             heads,
             compiled.channels,
-            found,
+            compiled_heads,
             proposer=proposer,
             draft_length=self.draft_length,
             trees=self.trees,

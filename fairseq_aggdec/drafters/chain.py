@@ -60,9 +60,9 @@ class FastChain:
             and weight.numel() < 2**32
         )
         fits = fits and weight.dtype in gpu.operators.PRECISIONS
-        own = self._likeliest if fits else self._plain
+        way = self._likeliest if fits else self._plain
         device = weight.device
-        choose = gpu.operators.either(own, self._plain, device, follows_alike, weight.dtype)
+        choose = gpu.operators.either(way, self._plain, device, follows_alike, weight.dtype)
         return choose(features, logits, last)
 
     def _likeliest(self, features: Tensor, logits: Tensor, last: Tensor) -> Tensor:
@@ -81,8 +81,8 @@ class FastChain:
         """:meth:`choose` among candidates (B, k, M), in two launches and two products."""
         rows, size, most = best.shape
         slots, weight = self.read_slot(features.flatten(0, 1)), self.projection.weight
-        told = features.new_empty(rows * size * most, features.size(2))
-        given = (
+        chained = features.new_empty(rows * size * most, features.size(2))
+        block_form = (
             size,
             most,
             features.size(2),
@@ -91,10 +91,12 @@ class FastChain:
             best,
             self.heard,
         )
-        gpu.operators.ops().hear(len(told), *given, slots, told, None, None, None, None, None)
-        written, block = self.write(told), best.new_empty(rows, size)
+        gpu.operators.ops().hear(
+            len(chained), *block_form, slots, chained, None, None, None, None, None
+        )
+        written, block = self.write(chained), best.new_empty(rows, size)
         read = features, written, weight, self.projection.bias, block
-        gpu.operators.ops().follow(rows, *given, slots, told, *read)
+        gpu.operators.ops().follow(rows, *block_form, slots, chained, *read)
         return block
 
     def pairs(self, features: Tensor, logits: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,11 +134,11 @@ def _twins(device: torch.device, rows: int, dtype: torch.dtype) -> gpu.operators
     logits = torch.randn(rows, 4, gpu.operators.TYPES, generator=chance).to(device, dtype)
     last = torch.full((rows,), 7, device=device)
 
-    def own() -> Tensor:
+    def by_kernels() -> Tensor:
         best = logits.flatten(0, 1).topk(CANDIDATES).indices
         return chain._fused(features, best.unflatten(0, logits.shape[:2]), last)
 
-    return gpu.operators.Twins(own, lambda: chain._plain(features, logits, last))
+    return gpu.operators.Twins(by_kernels, lambda: chain._plain(features, logits, last))
 
 
 @gpu.operators.tries("hear", "follow", twins=_twins, precise=True)

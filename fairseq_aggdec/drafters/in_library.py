@@ -139,7 +139,7 @@ class CompiledHeadDrafts(CompiledDraft):
     Args:
         heads: of the decoder.
         channels: of its features.
-        found: the heads as the library reads them.
+        heads: the heads as the library reads them.
     """
 
     def __init__(
@@ -147,19 +147,19 @@ class CompiledHeadDrafts(CompiledDraft):
         memory: DraftMemory,
         heads: DecoderHeads,
         channels: int,
-        found: CompiledHeads,
+        compiled: CompiledHeads,
         **how: Any,
     ):
         struct = memory.cleared().struct
-        model, layers = struct.model, found.layers
-        struct.heads = address(found.struct)
+        model, layers = struct.model, compiled.layers
+        struct.heads = address(compiled.struct)
         model.channels = self.channels = channels
         if layers is not None:
-            assert layers.compiled is not None and found.opening is not None
+            assert layers.compiled is not None and compiled.opening is not None
             model.layers, model.shape, model.step = layers.compiled.addresses
-            self.opening = found.opening.float().contiguous()
+            self.opening = compiled.opening.float().contiguous()
             struct.opening = self.opening.data_ptr()
-        self.found, rows = found, len(heads.sentences)
+        self.heads, rows = compiled, len(heads.sentences)
 
         def begin() -> None:
             if layers is not None:

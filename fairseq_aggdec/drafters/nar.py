@@ -138,7 +138,7 @@ class NarDrafter(ModelDrafter):
             return None
         parts = {"draft_length": self.draft_length, "trees": self.trees}
         self.memory = self.memory or DraftMemory(SlotOptionsStruct)
-        found = CompiledSlots(
+        drafts = CompiledSlots(
             self.memory,
             slots.reader,
             proposer=proposer,
@@ -146,9 +146,9 @@ class NarDrafter(ModelDrafter):
             stop=self._stop,
             **parts,
         )
-        found.struct.longest = self.longest if self.readable and not self.broken else -1
-        found.struct.shift, found.struct.causal = slots.decoder.shift, slots.decoder.causal_prefix
-        return found
+        drafts.struct.longest = self.longest if self.readable and not self.broken else -1
+        drafts.struct.shift, drafts.struct.causal = slots.decoder.shift, slots.decoder.causal_prefix
+        return drafts
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
@@ -377,11 +377,13 @@ def check_shared_encoder(drafter: Any, verifier: Any) -> None:
 
     Training in half precision leaves it rounded.
     """
-    own, other = (dict(model.encoder.named_parameters()) for model in (drafter, verifier))
-    if own.keys() != other.keys() or not all(
-        own[name].shape == other[name].shape
-        and torch.allclose(own[name].float(), other[name].to(own[name]).float(), 2**-7, 1e-6)
-        for name in own
+    drafters, other = (dict(model.encoder.named_parameters()) for model in (drafter, verifier))
+    if drafters.keys() != other.keys() or not all(
+        drafters[name].shape == other[name].shape
+        and torch.allclose(
+            drafters[name].float(), other[name].to(drafters[name]).float(), 2**-7, 1e-6
+        )
+        for name in drafters
     ):
         raise ValueError(
             "the drafter was trained with --share-verifier-encoder on another verifier: its encoder is not that of "

@@ -107,9 +107,9 @@ class Proposer:
 
     def learn_rows(self, rows: Tensor) -> None:
         """Learns directions from features (N, C) of slots."""
-        if (found := self.narrowing.learn(rows)) is not None:
-            self.narrow = found
-            self.struct.directions, self.struct.narrow = (product.struct for product in found)
+        if (narrow := self.narrowing.learn(rows)) is not None:
+            self.narrow = narrow
+            self.struct.directions, self.struct.narrow = (product.struct for product in narrow)
 
     @property
     def learning(self) -> int:

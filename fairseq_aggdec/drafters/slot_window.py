@@ -77,10 +77,10 @@ def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
     tokens, places, seen = owners.new_empty(3, count, columns).unbind(0)
     masked = torch.empty_like(seen, dtype=torch.bool)
     picked, last = owners.new_empty(count, size), owners.new_empty(count)
-    found = SlotColumns(tokens, places, seen, masked, picked, last)
-    given = count, columns, board.room[1], shift, size - shift, size, int(causal), pad
-    gpu.ops().slots(*given, board.numbers, board.tokens, owners, *found)
-    return found
+    columns_of = SlotColumns(tokens, places, seen, masked, picked, last)
+    sizes = count, columns, board.room[1], shift, size - shift, size, int(causal), pad
+    gpu.ops().slots(*sizes, board.numbers, board.tokens, owners, *columns_of)
+    return columns_of
 
 
 def laid_out(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
@@ -93,8 +93,8 @@ def _twins(device: torch.device, count: int) -> gpu.Twins:
     board = Board((count, 64), 0, 0, device, torch.float32, pad=1)
     board.set([Row(i, [2, *range(4, 20)], end=60, floor=0) for i in range(count)])
     send_into(board.owners[:count], list(range(count)))
-    given = board, board.rows(board.owners[:count]), SlotForm(24, 1, 4, True, 1)
-    return gpu.Twins(lambda: fused_slot_window(*given), lambda: slot_window(*given))
+    window = board, board.rows(board.owners[:count]), SlotForm(24, 1, 4, True, 1)
+    return gpu.Twins(lambda: fused_slot_window(*window), lambda: slot_window(*window))
 
 
 @gpu.tries("slots", twins=_twins)
@@ -109,11 +109,11 @@ def read_alike(device: torch.device) -> bool:
     send_into(board.owners, [1, 3, 0, 2])
     rows = board.rows(board.owners)
     return all(
-        torch.equal(plain.cpu(), own.cpu())
+        torch.equal(plain.cpu(), fused.cpu())
         for columns, causal in ((11, True), (13, False))
         for shift in (0, 1)
         for form in [SlotForm(columns, shift, 4, causal, 1)]
-        for plain, own in zip(
+        for plain, fused in zip(
             slot_window(board, rows, form), fused_slot_window(board, rows, form), strict=True
         )
     )

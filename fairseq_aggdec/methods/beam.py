@@ -14,10 +14,10 @@ from fairseq_aggdec.search.errors import refusal
 
 def reads(settings: Settings) -> set[str]:
     """The options that have an effect, and --strict, which is refused."""
-    found = {"draft_from", "call_price", "strict", "no_graphs", "low_memory"}
+    options = {"draft_from", "call_price", "strict", "no_graphs", "low_memory"}
     if settings.int8 != "drafts":
-        found.add("int8")
-    return found | (set() if settings.draft_from == "none" else {"draft_file"})
+        options.add("int8")
+    return options | (set() if settings.draft_from == "none" else {"draft_file"})
 
 
 def becomes(request: Request) -> str | None:
@@ -26,8 +26,8 @@ def becomes(request: Request) -> str | None:
     greedy = (
         getattr(generator, "beam_size", 0) == request.option("beam", 5) == 1
     )  # a task may set it
-    asked = other_searches(request.args, request.extra)
-    gap = of_stock_generator(generator, asked, greedy, request.known)
+    searches = other_searches(request.args, request.extra)
+    gap = of_stock_generator(generator, searches, greedy, request.known)
     if gap is not None:
         request.leave(gap)
         return "stock"

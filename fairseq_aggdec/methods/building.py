@@ -41,26 +41,26 @@ Models = Sequence[torch.nn.Module]
 
 
 def build(
-    task: Any, models: Models, args: Namespace, given: Mapping[str, Any], alone: bool = False
+    task: Any, models: Models, args: Namespace, call_options: Mapping[str, Any], alone: bool = False
 ) -> Any:
     """Builds a task's generator, with the drafters and budgets of an earlier one (:mod:`fairseq_aggdec.methods.reuse`)
     and with what a folder of packed weights has for the models.
 
     Args:
         task: a :class:`~fairseq_aggdec.tasks.decoding_task.DecodingTask`.
-        given: arguments of the task's own ``build_generator``.
+        call_options: arguments of the task's own ``build_generator``.
         alone: shares nothing with earlier generators but the verifier.
     """
     refuse_senseless(args)
     with used(models) as count:
-        return _build_packed(task, models, args, given, alone, count.sound)
+        return _build_packed(task, models, args, call_options, alone, count.sound)
 
 
 def _build_packed(
     task: Any,
     models: Models,
     args: Namespace,
-    given: Mapping[str, Any],
+    call_options: Mapping[str, Any],
     alone: bool,
     sound: bool,
 ) -> Any:
@@ -69,9 +69,9 @@ def _build_packed(
         model.eval()  # as all generators do, and as they are looked at here
     task._resolve_options(args)
     _set_precision(task, models)
-    stock = cache(partial(task._build_stock, models, args, given))
-    extra = dict(given.get("extra_gen_cls_kwargs") or {})
-    if (function := given.get("prefix_allowed_tokens_fn")) is not None:
+    stock = cache(partial(task._build_stock, models, args, call_options))
+    extra = dict(call_options.get("extra_gen_cls_kwargs") or {})
+    if (function := call_options.get("prefix_allowed_tokens_fn")) is not None:
         extra["prefix_allowed_tokens_fn"] = function
     settings = read_settings(task.decoding_options, task.always_draft)
     request = Request(settings, task, models, args, stock, extra, quiet=task.quiet)
@@ -89,10 +89,10 @@ def _build_packed(
     task.asked_engines = []
     generator = build_generator(request, prepare)
     # The file of drafts may change.
-    plain = light and settings.draft_from != "file" and not any(given.values())
+    plain = light and settings.draft_from != "file" and not any(call_options.values())
     if plain and not alone and isinstance(generator, CachedGenerator) and not task.learning:
         new = ReusableGenerator(request.cfg, generator)
-        task.reusable.pass_on(new, partial(build, task, models, args, given, alone=True))
+        task.reusable.pass_on(new, partial(build, task, models, args, call_options, alone=True))
     return generator
 
 
@@ -128,11 +128,11 @@ def infer(
     mapped = [*models, getattr(getattr(generator, "drafter", None), "model", None)]
     check_held(mapped)
     try:
-        found = step(generator, models, sample, *more, **options)
+        nbest = step(generator, models, sample, *more, **options)
         check_held(mapped)  # what was written to meanwhile is no output
-        if type(generator) is SequenceGenerator and are_hypotheses(found):  # ours have looked
-            check_best(found)
-        return found
+        if type(generator) is SequenceGenerator and are_hypotheses(nbest):  # ours have looked
+            check_best(nbest)
+        return nbest
     except (AssertionError, NonFiniteError) as error:
         paths, named = task.model_paths, models
         if getattr(generator, "accept", None) is trusting:

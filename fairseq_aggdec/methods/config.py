@@ -16,22 +16,24 @@ TYPES = get_type_hints(Settings) | {"acceptance": str}
 
 def _declared() -> list[tuple[str, Any, Any]]:
     """Name, type and field of every option, in the forms that fairseq reads: ``Optional``, enumerations of choices."""
-    found: list[tuple[str, Any, Any]] = []
+    declared: list[tuple[str, Any, Any]] = []
     for name, one in OPTIONS.items():
-        told = dict(one.metadata)
-        choices, const = told.pop("choices", None), told.pop("const", None)
+        metadata = dict(one.metadata)
+        choices, const = metadata.pop("choices", None), metadata.pop("const", None)
         kind = ChoiceEnum(list(choices)) if choices else TYPES[name]
         if kind == str | None:
             kind = Optional[str]
         if const is not None:
-            told["argparse_const"] = const
+            metadata["argparse_const"] = const
         default = "exact" if name == "acceptance" else one.default
-        found.append((name, kind, option(default, **told)))
+        declared.append((name, kind, option(default, **metadata)))
     keys = "KEY=VALUE[,KEY=VALUE]: a printed variant of one paper. Keys, explained in docs/options.md: "
-    found.append(("variant", Optional[str], option(None, keys + ", ".join(VARIANTS), "KEY=VALUE")))
+    declared.append(
+        ("variant", Optional[str], option(None, keys + ", ".join(VARIANTS), "KEY=VALUE"))
+    )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
-    found.insert(1, ("bf16", bool, field(default=II("common.bf16"))))
-    return found
+    declared.insert(1, ("bf16", bool, field(default=II("common.bf16"))))
+    return declared
 
 
 DecodingConfig: Any = make_dataclass(

@@ -39,13 +39,13 @@ def loop_generator(request: Request, accept: Acceptance | None = None) -> Any:
         accept = acceptance_rule(rule, getattr(request.task, "first_number", None))
     if not rule.lossless and not isinstance(drafter, EmptyDrafter):
         logger.info("--acceptance %s is not lossless: outputs may differ from --beam 1", rule)
-    own = {"shortlist": shortlist, "drafter": drafter, "accept": accept}
-    return request.make(kind, request.computing() | own)
+    options = {"shortlist": shortlist, "drafter": drafter, "accept": accept}
+    return request.make(kind, request.computing() | options)
 
 
 def refuses(request: Request) -> None:
     """Refuses what a method that finds one greedy hypothesis cannot honour."""
-    refuse_unsupported(request.args, request.extra, request.cfg.decoding, request.asked)
+    refuse_unsupported(request.args, request.extra, request.cfg.decoding, request.decoding)
     refuse_slots(request.models, request.cfg.decoding)
 
 

@@ -40,7 +40,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         eos, symbols = getattr(request.stock(), "eos", None), getattr(task, "symbols", None)
         drafter = InputCopyDrafter(source, target, match, eos, symbols)
         task.symbols = drafter.symbols  # for the next generator
-    elif kind == "source" or request.asked == "iad":
+    elif kind == "source" or request.decoding == "iad":
         raise ValueError(
             f"--task {task.kind} has no text to copy drafts from: use --decoding beam or greedy"
         )

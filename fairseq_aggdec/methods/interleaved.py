@@ -53,21 +53,21 @@ def build(request: Request) -> InterleavedGenerator | BeamGenerator:
         graphs=not cfg.no_graphs,
         tf32=tf32_allowed(),
     )
-    own = request.computing(how)
+    options = request.computing(how)
     if aligned := request.option("print_alignment"):
-        own["print_alignment"] = aligned
+        options["print_alignment"] = aligned
     kind: Any = InterleavedGenerator
     if stock:
         kind = AlignedBeamGenerator if aligned else BeamGenerator
-        own["ahead"] = cfg.draft_from != "none"
+        options["ahead"] = cfg.draft_from != "none"
     else:
-        own |= {
+        options |= {
             "end_condition": cfg.end_condition,
             "any_ending": cfg.stop_rule == "any",
             "gnmt": cfg.length_penalty == "gnmt",
             "dedup": cfg.dedup,
         }
-    generator: InterleavedGenerator | BeamGenerator = request.make_alone(kind, own)
+    generator: InterleavedGenerator | BeamGenerator = request.make_alone(kind, options)
     return generator
 
 

@@ -42,7 +42,7 @@ def build(request: Request) -> LatticeGenerator:
                 f"a lattice needs a model of --arch lattice_transformer; that of --path has a "
                 f"{type(model.decoder).__name__}"
             )
-    own = {
+    options = {
         "candidate_model": open_candidates(cfg, task),
         "counters": task.counters,
         "candidates": cfg.lattice_candidates,
@@ -53,7 +53,7 @@ def build(request: Request) -> LatticeGenerator:
         "count": request.option("nbest", 1),
         "precision": Precision(pack=not cfg.low_memory, tf32=tf32_allowed()),
     }
-    generator: LatticeGenerator = request.make_alone(LatticeGenerator, own)
+    generator: LatticeGenerator = request.make_alone(LatticeGenerator, options)
     return generator
 
 

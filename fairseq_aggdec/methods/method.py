@@ -29,7 +29,7 @@ class Request:
         cfg: decoding options, with ``decoding`` the method that serves the request.
         task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers. Its
             ``build_drafter`` builds the drafter of a request.
-        asked: the method that ``--decoding`` names.
+        decoding: the method that ``--decoding`` names.
         models: those of ``--path``, in evaluation mode.
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
         stock: the generator that the task itself builds, once.
@@ -48,7 +48,7 @@ class Request:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        self.asked = self.cfg.decoding
+        self.decoding = self.cfg.decoding
 
     def leave(self, reason: str) -> None:
         """Leaves the request to stock fairseq, which the log says once.
@@ -56,13 +56,13 @@ class Request:
         Raises:
             ValueError: its output is not what the options ask for.
         """
-        asked = EngineRequest(BEAM, only_stock=reason, precision=precision(self.cfg))
-        self.task.asked_engines = choose(asked)
-        self.say_left(line_of(self.task.asked_engines, asked))
+        engine_request = EngineRequest(BEAM, only_stock=reason, precision=precision(self.cfg))
+        self.task.asked_engines = choose(engine_request)
+        self.say_left(line_of(self.task.asked_engines, engine_request))
 
     def say_left(self, line: str) -> None:
         """Logs once that stock fairseq serves the request."""
-        line = f"--decoding {self.asked} is {line}"
+        line = f"--decoding {self.decoding} is {line}"
         self.task.counters.say(logger, line, logging.WARNING)
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -82,7 +82,7 @@ class Request:
         """Tells whether the generator that the task itself builds aligns, with ``--print-alignment`` or without."""
         return isinstance(self.stock(), SequenceGeneratorWithAlignment)
 
-    def make(self, kind: Any, own: dict[str, Any]) -> Any:
+    def make(self, kind: Any, options: dict[str, Any]) -> Any:
         """A generator of class ``kind``, with options of its own and those of the one that the task has built.
 
         Raises:
@@ -91,7 +91,7 @@ class Request:
         stock, task = self.stock(), self.task
         if gap := generator_gap(stock):
             raise ValueError(refusal(gap, self.cfg.decoding, "use --decoding stock"))
-        values = Options.of(stock).arguments() | {"search_strategy": stock.search} | own
+        values = Options.of(stock).arguments() | {"search_strategy": stock.search} | options
         if not issubclass(kind, BeamGenerator):
             values["beam_size"] = 1
         models = list(stock.model.models)
@@ -101,10 +101,10 @@ class Request:
         task.verifier = generator.verifier
         return generator
 
-    def make_alone(self, kind: Any, own: dict[str, Any]) -> Any:
+    def make_alone(self, kind: Any, options: dict[str, Any]) -> Any:
         """A generator of ours with fairseq's options, whatever the task would build."""
         return FairseqTask.build_generator(
-            self.task, self.models, self.args, kind, self.extra | own
+            self.task, self.models, self.args, kind, self.extra | options
         )
 
 

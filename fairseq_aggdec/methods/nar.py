@@ -25,8 +25,8 @@ def build(request: Request) -> Any:
         "--int8 drafts": cfg.int8 == "drafts",
         "--print-alignment": request.option("print_alignment"),
     }
-    for option, given in verified.items():
-        if given:
+    for option, is_set in verified.items():
+        if is_set:
             raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
     return loop_generator(request, trusting)
 

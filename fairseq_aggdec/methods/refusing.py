@@ -36,13 +36,13 @@ GREEDY = dict.fromkeys(
 ) | {"nbest": "it finds one greedy hypothesis; use --decoding beam"}
 
 
-def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str, asked: str = "") -> None:
+def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str, named: str = "") -> None:
     """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour.
 
     With ``--beam 1`` stock gives one hypothesis whatever ``--nbest`` says, and so does the method that ``--decoding
-    beam``, which was ``asked`` for, becomes.
+    beam``, which was ``named`` for, becomes.
     """
-    reasons = {name: GREEDY[name] for name in GREEDY if (name, asked) != ("nbest", "beam")}
+    reasons = {name: GREEDY[name] for name in GREEDY if (name, named) != ("nbest", "beam")}
     refuse(decoding, reasons, args, extra)
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:

@@ -29,8 +29,8 @@ class ReusableGenerator:
 
     def __post_init__(self) -> None:
         self.options = self.generator.options
-        own = vars(self.generator)
-        self.drafting = {name: own[name] for name in DRAFTING if name in own}
+        attributes = vars(self.generator)
+        self.drafting = {name: attributes[name] for name in DRAFTING if name in attributes}
 
     def built_like(self, other: ReusableGenerator) -> bool:
         """Tells whether another one was built of the same options and models."""
@@ -43,9 +43,9 @@ class ReusableGenerator:
 
     def is_outdated_by(self, other: ReusableGenerator) -> bool:
         """Tells whether the other one has a newer packed copy of the same models in the same precision."""
-        own, new = self.generator.verifier, other.generator.verifier
+        old, new = self.generator.verifier, other.generator.verifier
         models = [member.model for member in new.members]
-        return own is not new and own.is_for(models, new.precision)
+        return old is not new and old.is_for(models, new.precision)
 
 
 class ReusableGenerators:

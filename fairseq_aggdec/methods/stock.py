@@ -9,7 +9,7 @@ from fairseq_aggdec.search.guards import block_repeats
 def build(request: Request) -> Any:
     """fairseq's generator. Where ``--decoding beam`` is left to it, it blocks repeated n-grams without an extension."""
     generator = request.stock()
-    if request.asked == "beam":
+    if request.decoding == "beam":
         block_repeats(generator, request.option("no_repeat_ngram_size", 0))
     return generator
 

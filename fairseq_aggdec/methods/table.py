@@ -33,16 +33,16 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
     Raises:
         FileNotFoundError, CheckpointError, ValueError: what does not fit, in one sentence.
     """
-    asked = request.cfg.decoding
+    named = request.cfg.decoding
     if scores := bool(request.option("score_reference")):
-        refuse_to_score(asked)
-        if asked != "stock":
+        refuse_to_score(named)
+        if named != "stock":
             request.say_left("left to stock fairseq: --score-reference")
-    method = method_of("stock" if scores else asked)
+    method = method_of("stock" if scores else named)
     while other := method.becomes(request):
         method = method_of(other)
     request.cfg = settings = replace(request.cfg, decoding=method.name)
-    where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
+    where = method.name if named == method.name else f"{named}, which is {method.name} here"
     if settings.shortlist and method.name not in VERIFIED:
         raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(VERIFIED)}"))
     for option in () if request.quiet else unused(settings, method):

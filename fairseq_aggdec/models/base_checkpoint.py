@@ -83,12 +83,12 @@ class Base(NamedTuple):
         Raises:
             CheckpointError: the checkpoint is of another kind of model or of other dictionaries.
         """
-        own, kept = (
+        built, kept = (
             {name: value for name, value in state.items() if not name.startswith(new)}
             for state in (model.state_dict(), self.parameters)
         )
         message = "does not fit this model and its dictionaries"
-        check_fit(own, kept, f"--base-checkpoint {self.path} {message}")
+        check_fit(built, kept, f"--base-checkpoint {self.path} {message}")
         model.load_state_dict(kept, strict=False)
 
 
@@ -140,12 +140,12 @@ def layer_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def check_fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], message: str) -> None:
+def check_fit(built: Mapping[str, Tensor], stored: Mapping[str, Tensor], message: str) -> None:
     """Raises ``CheckpointError``, with the message first, unless both have the same parameters by name and shape."""
-    for name in {**found, **own}:
+    for name in {**stored, **built}:
         there, here = (
             tuple(state[name].shape) if name in state else "no such parameter"
-            for state in (found, own)
+            for state in (stored, built)
         )
         if there != here:
             raise CheckpointError(f"{message}: {name} is {there} there and {here} here.")
@@ -196,23 +196,23 @@ def begin_as(decoder: nn.Module, path: str) -> None:
         CheckpointError: not even the embeddings fit.
     """
     parameters: dict[str, Any] = load_checkpoint(path)["model"]
-    own = decoder.state_dict()
+    built = decoder.state_dict()
     fits = {
         name: parameters[f"decoder.{name}"]
-        for name, value in own.items()
+        for name, value in built.items()
         if getattr(parameters.get(f"decoder.{name}"), "shape", None) == value.shape
     }
     positions = parameters.get(f"decoder.{POSITIONS}")
-    if positions is not None and positions.shape[1:] == own[POSITIONS].shape[1:]:
-        count = min(len(positions), len(own[POSITIONS]))
-        fits[POSITIONS] = torch.cat([positions[:count], own[POSITIONS][count:].to(positions)])
+    if positions is not None and positions.shape[1:] == built[POSITIONS].shape[1:]:
+        count = min(len(positions), len(built[POSITIONS]))
+        fits[POSITIONS] = torch.cat([positions[:count], built[POSITIONS][count:].to(positions)])
     if EMBEDDING not in fits:
         raise CheckpointError(
             f"--init-decoder-from {path} does not fit this model and its target dictionary: {EMBEDDING} is "
-            f"{tuple(own[EMBEDDING].shape)} here."
+            f"{tuple(built[EMBEDDING].shape)} here."
         )
     decoder.load_state_dict(fits, strict=False)
-    logger.info("%d of %d parameters of the decoder begin as in %s", len(fits), len(own), path)
+    logger.info("%d of %d parameters of the decoder begin as in %s", len(fits), len(built), path)
 
 
 def load_encoder(encoder: nn.Module, parameters: dict[str, Any], path: str) -> None:
@@ -221,9 +221,9 @@ def load_encoder(encoder: nn.Module, parameters: dict[str, Any], path: str) -> N
     Raises:
         CheckpointError: they do not fit, which the dictionary alone can cause.
     """
-    found = {name.removeprefix("encoder."): value for name, value in parameters.items()}
+    stored = {name.removeprefix("encoder."): value for name, value in parameters.items()}
     wanted = dict(encoder.named_parameters())
-    there = {name: found[name] for name in wanted if name in found}
+    there = {name: stored[name] for name in wanted if name in stored}
     check_fit(
         wanted, there, f"The encoder of {path} does not fit this model and its source dictionary"
     )

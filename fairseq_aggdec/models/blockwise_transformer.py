@@ -262,12 +262,12 @@ def load_heads(model: nn.Module, path: str) -> None:
     Raises:
         CheckpointError: it has other heads, or none.
     """
-    own, found = (
+    built, stored = (
         {name: value for name, value in state.items() if name.startswith(NEW)}
         for state in (model.state_dict(), load_checkpoint(path)["model"])
     )
-    check_fit(own, found, f"--init-heads-from {path} has other heads")
-    model.load_state_dict(found, strict=False)
+    check_fit(built, stored, f"--init-heads-from {path} has other heads")
+    model.load_state_dict(stored, strict=False)
 
 
 @register_model_architecture("blockwise_transformer", "blockwise_transformer")

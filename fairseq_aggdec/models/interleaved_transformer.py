@@ -115,10 +115,14 @@ class InterleavedDecoder(TransformerDecoder):
 
     def take_directions(self, parameters: dict[str, Tensor]) -> None:
         """Begins with the direction embeddings of a base model, where that has as many."""
-        own = getattr(self.embed_positions, "directions", None)
+        directions = getattr(self.embed_positions, "directions", None)
         trained = parameters.get("decoder.embed_positions.directions.weight")
-        if own is not None and trained is not None and trained.shape == own.weight.shape:
-            own.load_state_dict({"weight": trained})
+        if (
+            directions is not None
+            and trained is not None
+            and trained.shape == directions.weight.shape
+        ):
+            directions.load_state_dict({"weight": trained})
 
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
         """(W, W) additive mask for x of shape (W, B, C), Eq. 4."""
@@ -176,8 +180,8 @@ class InterleavedTransformerModel(TransformerModel):
             )
         model: InterleavedTransformerModel = super().build_model(args, task)
         if base is not None:
-            own = () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
-            base.load(model, new=own)
+            new = () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
+            base.load(model, new=new)
             model.decoder.take_directions(base.parameters)
         return model
 

@@ -27,8 +27,8 @@ class SlotChain(nn.Module):
     def forward(self, features: Tensor, before: Tensor) -> Tensor:
         """(..., C) and (..., E) -> (..., C)."""
         heard = self.read_slot(features) + self.read_token(before)
-        told: Tensor = features + self.write(heard.relu())
-        return told
+        chained: Tensor = features + self.write(heard.relu())
+        return chained
 
 
 class ChainedDecoder:
@@ -46,8 +46,8 @@ class ChainedDecoder:
     def chained(self, features: Tensor, before: Tensor) -> Tensor:
         """Features (..., C) of slots that are told the tokens before them (...): (..., C)."""
         assert self.chain is not None
-        told: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
-        return told
+        features_behind: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
+        return features_behind
 
 
 def tokens_before(last: Tensor, block: Tensor) -> Tensor:

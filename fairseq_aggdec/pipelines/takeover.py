@@ -77,9 +77,9 @@ class TakenOver(DecodingTask):
     def add_args(cls, parser: Any) -> None:
         cls.taken_over.add_args(parser)
         if is_enabled():
-            own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-            add_decoding_options(own)
-            for action in own._actions:
+            parser_of_ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            add_decoding_options(parser_of_ours)
+            for action in parser_of_ours._actions:
                 if not set(action.option_strings) & parser._option_string_actions.keys():
                     parser._add_action(action)
 
@@ -130,17 +130,19 @@ def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
     """Tells whether a task, or one object of it (``more``), has attributes of the names of ours and has to stay as it
     is."""
     ours = names_of(TakenOver) - names_of(FairseqTask)
-    if own := sorted(ours & {*names_of(task), *more}):
-        logger.warning("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
-    return bool(own)
+    if clashing := sorted(ours & {*names_of(task), *more}):
+        logger.warning(
+            "--task %s is left to stock fairseq: it has a %s of its own", name, clashing[0]
+        )
+    return bool(clashing)
 
 
 @functools.cache
 def names_of(cls: type) -> frozenset[str]:
     """Names of the attributes of a class, and of those that it declares for its objects."""
-    found = {name for base in cls.__mro__ for name in vars(base)}
-    found.update(*(vars(base).get("__annotations__", ()) for base in cls.__mro__))
-    return frozenset(name for name in found if not name.startswith("__"))
+    names = {name for base in cls.__mro__ for name in vars(base)}
+    names.update(*(vars(base).get("__annotations__", ()) for base in cls.__mro__))
+    return frozenset(name for name in names if not name.startswith("__"))
 
 
 def _adopt_task(task: Any, options: dict[str, Any]) -> None:
@@ -154,7 +156,7 @@ def _adopt_task(task: Any, options: dict[str, Any]) -> None:
             return
         task.__class__ = taken_over(kind, name)
         task.begin()
-    task.given = options
+    task.options_from_python = options
 
 
 class GeneratorTask(DecodingTask):
@@ -163,7 +165,7 @@ class GeneratorTask(DecodingTask):
     kind = "generator"
 
     def __init__(self, generator: Any, options: dict[str, Any]):
-        self.stock, self.given = generator, options
+        self.stock, self.options_from_python = generator, options
         super().__init__(None)
 
     @property
@@ -178,7 +180,7 @@ class GeneratorTask(DecodingTask):
     def target_dictionary(self) -> Any:
         return self.stock.tgt_dict
 
-    def _build_stock(self, models: Any, args: Any, given: Any) -> Any:
+    def _build_stock(self, models: Any, args: Any, call_options: Any) -> Any:
         return self.stock
 
 
@@ -203,20 +205,20 @@ def taken_over(task: type[FairseqTask], name: str) -> type[TakenOver]:
     """The subclass that stands for a task under its name."""
     repairs = [WithArgs] if issubclass(task, TranslationFromPretrainedBARTTask) else []
     config = getattr(task, "__dataclass", None)
-    own = _flags(task) if config is None else {field.name for field in fields(config)}
+    flags = _flags(task) if config is None else {field.name for field in fields(config)}
     body = {
         "kind": name,
         "taken_over": task,
-        "hidden": frozenset(NAMES) & own,
+        "hidden": frozenset(NAMES) & flags,
         "__module__": task.__module__,
         "__qualname__": task.__qualname__,
         "__doc__": task.__doc__,
         "__dataclass": config,
     }
-    found: type[TakenOver] = types.new_class(
+    made: type[TakenOver] = types.new_class(
         task.__name__, (TakenOver, *repairs, task), exec_body=lambda space: space.update(body)
     )
-    return found
+    return made
 
 
 def _flags(task: type[FairseqTask]) -> set[str]:

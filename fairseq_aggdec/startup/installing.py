@@ -56,10 +56,10 @@ def requirement(distribution: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         return distribution
     for line in required:
-        found = re.fullmatch(r"([\w.-]+)(\[[\w.,-]+\])?\s*\(?([^;)]*)\)?\s*(;.*)?", line)
-        if found and found[1] == distribution:
-            versions = sorted((part.strip() for part in found[3].split(",")), reverse=True)
-            return f"{distribution}{found[2] or ''}{','.join(versions)}"
+        match = re.fullmatch(r"([\w.-]+)(\[[\w.,-]+\])?\s*\(?([^;)]*)\)?\s*(;.*)?", line)
+        if match and match[1] == distribution:
+            versions = sorted((part.strip() for part in match[3].split(",")), reverse=True)
+            return f"{distribution}{match[2] or ''}{','.join(versions)}"
     return distribution
 
 

@@ -92,11 +92,11 @@ def check_pytorch() -> None:
 
 def check_fairseq() -> None:
     """Raises ``ImportError``, with a sentence that helps, unless there is one fairseq with all that is read of it."""
-    found = installed()
-    if len(found) > 1:
+    distributions = installed()
+    if len(distributions) > 1:
         raise ImportError(
-            f"{len(found)} distributions bring the folder `fairseq` here: {', '.join(found)}. Each overwrites or hides "
-            "files of the others: uninstall all of them, then install one."
+            f"{len(distributions)} distributions bring the folder `fairseq` here: {', '.join(distributions)}. "
+            "Each overwrites or hides files of the others: uninstall all of them, then install one."
         )
     try:
         import fairseq
@@ -107,7 +107,8 @@ def check_fairseq() -> None:
     except (ImportError, ValueError) as error:  # ValueError: fairseq 0.12.2 under Python >= 3.11
         reason = str(error).split(" for field")[0]
         raise ImportError(
-            f"`import fairseq` failed ({reason}): {', '.join(found) or 'it'} does not run here. {HOW_TO_INSTALL}"
+            f"`import fairseq` failed ({reason}): {', '.join(distributions) or 'it'} does not run here. "
+            f"{HOW_TO_INSTALL}"
         ) from error
     for module, names, place in READS:
         for name in names:
@@ -122,13 +123,13 @@ def check_fairseq() -> None:
 
 def installed() -> list[str]:
     """Names and versions of the distributions here that bring the folder `fairseq`."""
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return [f"{name} {version}" for name, version in found.items()]
+    return [f"{name} {version}" for name, version in versions.items()]
 
 
 def _there(module: str, name: str) -> bool:
@@ -167,12 +168,12 @@ def _changed(module: str) -> frozenset[str]:
     text = source(module)
     if text is not None and digest(text) in _forms()["files"][module]:
         return frozenset()
-    found = {} if text is None else functions(module, text)
+    digests = {} if text is None else functions(module, text)
     # A method that is not there is inherited, and judged where it stands; a new one takes the place of one.
     return frozenset(
         name
-        for name in found.keys() | ({name for name in known if text is None})
-        if found.get(name) not in known.get(name, ())
+        for name in digests.keys() | ({name for name in known if text is None})
+        if digests.get(name) not in known.get(name, ())
     )
 
 
@@ -205,16 +206,16 @@ def functions(module: str, text: str) -> dict[str, str]:
     The form of a file, comments, docstrings and annotations do not count.
     """
     listed = {name for of, names, _ in READS if of == module for name in names}
-    found = {}
+    digests = {}
     for node in ast.parse(text).body:
         if getattr(node, "name", None) not in listed:
             continue
         if isinstance(node, ast.FunctionDef):
-            found[node.name] = digest("\n".join(_canonical(node)))
+            digests[node.name] = digest("\n".join(_canonical(node)))
         elif isinstance(node, ast.ClassDef):
             methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
-            found |= {f"{node.name}.{m.name}": digest("\n".join(_canonical(m))) for m in methods}
-    return found
+            digests |= {f"{node.name}.{m.name}": digest("\n".join(_canonical(m))) for m in methods}
+    return digests
 
 
 def _canonical(node: Any) -> Iterator[str]:

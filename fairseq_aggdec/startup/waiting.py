@@ -30,14 +30,14 @@ def processors() -> int:
 
 def _quotas() -> list[float]:
     """Processors that the control group of a container grants, in both versions of Linux; none: no limit."""
-    found = []
+    quotas = []
     with suppress(OSError, ValueError):  # "max" is no number
         quota, period = (GROUPS / "cpu.max").read_text(encoding="ascii").split()
-        found.append(int(quota) / int(period))
+        quotas.append(int(quota) / int(period))
     with suppress(OSError, ValueError, ZeroDivisionError):
         old = GROUPS / "cpu"
         quota, period = (
             (old / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period")
         )
-        found.append(int(quota) / int(period))
-    return [one for one in found if one > 0]  # -1: no limit
+        quotas.append(int(quota) / int(period))
+    return [one for one in quotas if one > 0]  # -1: no limit

@@ -18,7 +18,10 @@ OF_THE_TASK = ("data", "source_lang", "target_lang", "eval_bleu")
 
 
 def resolve_options(
-    settings: Any, args: Any, hidden: Collection[str] = (), given: Mapping[str, Any] | None = None
+    settings: Any,
+    args: Any,
+    hidden: Collection[str] = (),
+    from_python: Mapping[str, Any] | None = None,
 ) -> Any:
     """The plugin's options, with those of :data:`OF_THE_TASK`: from the call, else from the task, else the defaults.
 
@@ -26,29 +29,29 @@ def resolve_options(
         settings: of the task, a configuration or a namespace; any option may be missing, as in one of fairseq's hub.
         args: fairseq's generation options; the hub adds what it is called with.
         hidden: names that mean something else in the task.
-        given: by ``adopt()``; these count more than the task's, and less than the call's.
+        from_python: by ``adopt()``; these count more than the task's, and less than the call's.
     """
-    found = {option.name: option.default for option in OPTIONS} | {"bf16": False}
-    found |= _found(settings, OF_THE_TASK)
-    found |= _found(settings, [name for name in NAMES if name not in hidden])
-    of_call = {**(given or {}), **_found(args, NAMES)}
-    found |= of_call
+    values = {option.name: option.default for option in OPTIONS} | {"bf16": False}
+    values |= _values(settings, OF_THE_TASK)
+    values |= _values(settings, [name for name in NAMES if name not in hidden])
+    of_call = {**(from_python or {}), **_values(args, NAMES)}
+    values |= of_call
     for option in OPTIONS:
         kind: Any = option.type
         if isinstance(kind, enum.EnumMeta):
             choices = list(map(str, kind))
-            found[option.name] = str(found[option.name])
-            if option.name in of_call and found[option.name] not in choices:
+            values[option.name] = str(values[option.name])
+            if option.name in of_call and values[option.name] not in choices:
                 name = "--" + option.name.replace("_", "-")
-                raise ValueError(f"{name} {found[option.name]}: there are {', '.join(choices)}")
-    return Namespace(**found)
+                raise ValueError(f"{name} {values[option.name]}: there are {', '.join(choices)}")
+    return Namespace(**values)
 
 
-def _found(holder: Any, names: Iterable[str]) -> dict[str, Any]:
+def _values(holder: Any, names: Iterable[str]) -> dict[str, Any]:
     """Finds those of the names that something holds, with their values."""
     if not isinstance(holder, DictConfig):
         return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
-    found, nodes = {}, holder._content  # to ask the configuration itself takes long
+    values, nodes = {}, holder._content  # to ask the configuration itself takes long
     assert isinstance(nodes, dict)
     for name in names:
         if name in nodes:
@@ -58,5 +61,5 @@ def _found(holder: Any, names: Iterable[str]) -> dict[str, Any]:
                     value = holder[name]
                 except OmegaConfBaseException:
                     value = False
-            found[name] = value
-    return found
+            values[name] = value
+    return values

@@ -33,7 +33,7 @@ class DecodingTask(Hooks):
             words.
         decoding_options: the plugin's options of the generator that was built last.
         hidden: names of the plugin's options that mean something else in this task.
-        given: options of the plugin that were given beside the task's configuration.
+        options_from_python: options of the plugin that were given beside the task's configuration.
         always_draft: drafts in every iteration, unless an option says how much; else where that pays.
         quiet: options without effect are not named: a tool decodes with another method than the command line's.
         asked_engines: those that were asked when the last generator was built; none where it asks for each batch.
@@ -45,7 +45,7 @@ class DecodingTask(Hooks):
     always_draft = False
     quiet = False
     hidden: frozenset[str] = frozenset()
-    given: Mapping[str, Any] = MappingProxyType({})
+    options_from_python: Mapping[str, Any] = MappingProxyType({})
     verifier: Verifier | None
     reusable: ReusableGenerators
     decoding_options: Any
@@ -60,7 +60,9 @@ class DecodingTask(Hooks):
 
     def _resolve_options(self, args: Any) -> None:
         """Takes up the plugin's options, those of a call (``args``) among them."""
-        self.decoding_options = resolve_options(self.settings, args, self.hidden, self.given)
+        self.decoding_options = resolve_options(
+            self.settings, args, self.hidden, self.options_from_python
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what was made for decoding, which a copy makes anew.
@@ -98,19 +100,25 @@ class DecodingTask(Hooks):
         from fairseq_aggdec.methods.building import build
 
         names = list(inspect.signature(super().build_generator).parameters)[2:]
-        given = {**dict(zip(names, more, strict=False)), **named}
-        return build(self, models, args, given)
+        call_options = {**dict(zip(names, more, strict=False)), **named}
+        return build(self, models, args, call_options)
 
     def _build_stock(
-        self, models: Sequence[torch.nn.Module], args: Namespace, given: Mapping[str, Any]
+        self, models: Sequence[torch.nn.Module], args: Namespace, call_options: Mapping[str, Any]
     ) -> Any:
         """The generator of the task itself; what is not given need not be among its arguments."""
         build: Any = super().build_generator
         taken = inspect.signature(build).parameters
-        own = {name: value for name, value in given.items() if value is not None or name in taken}
-        if own.get("extra_gen_cls_kwargs"):
-            own["extra_gen_cls_kwargs"] = dict(own["extra_gen_cls_kwargs"])  # fairseq adds to it
-        return build(models, args, **own)
+        arguments = {
+            name: value
+            for name, value in call_options.items()
+            if value is not None or name in taken
+        }
+        if arguments.get("extra_gen_cls_kwargs"):
+            arguments["extra_gen_cls_kwargs"] = dict(
+                arguments["extra_gen_cls_kwargs"]
+            )  # fairseq adds to it
+        return build(models, args, **arguments)
 
     def build_drafter(self, request: Request) -> Drafter:
         """The drafter of the method that serves a request."""

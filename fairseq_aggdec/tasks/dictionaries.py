@@ -23,13 +23,13 @@ class WholeDictionary(Dictionary):
             except (OSError, ValueError):
                 return super().add_from_file(f)
             if len(self.symbols) == _first:
-                own = dict(self.indices)
+                indices = dict(self.indices)
                 self.indices.update(zip(symbols, numbers, strict=True))
                 if len(self.indices) == _first + len(symbols):
                     self.symbols += symbols
                     self.count += counts
                     return None
-                self.indices = own
+                self.indices = indices
         return super().add_from_file(f)
 
     def __eq__(self, other: object) -> bool:

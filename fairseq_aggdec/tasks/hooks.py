@@ -93,10 +93,10 @@ class Hooks(FairseqTask):
                 begin(path)
         states = check_files(cfg, cls.kind, cls.taken_over is not None, known)
         check_options({"cfg": {"task": cfg}}, GIVEN)
-        given = [named(cfg, name) for name in ("source_lang", "target_lang")]
+        codes = [named(cfg, name) for name in ("source_lang", "target_lang")]
         task = cls._set_up(cfg, **kwargs)
         if cls.kind in AS_TRANSLATION:
-            check_named(given, cfg)
+            check_named(codes, cfg)
             check_direction(cfg, states)
         return task
 
@@ -195,13 +195,13 @@ class Hooks(FairseqTask):
             self.learning and dataset is self.datasets.get(of_training)
         ):
             kwargs["required_batch_size_multiple"] = 1
-        own = self.own_share if "num_shards" in kwargs and not self.learning else None
-        if own is not None:
-            kwargs |= {"num_shards": own.of, "shard_id": own.number}
-        found = super().get_batch_iterator(dataset, *args, **kwargs)
-        if own is not None:
-            tell_of_share(own, getattr(found, "frozen_batches", None), len(dataset))
-        return found
+        part = self.own_share if "num_shards" in kwargs and not self.learning else None
+        if part is not None:
+            kwargs |= {"num_shards": part.of, "shard_id": part.number}
+        batches = super().get_batch_iterator(dataset, *args, **kwargs)
+        if part is not None:
+            tell_of_share(part, getattr(batches, "frozen_batches", None), len(dataset))
+        return batches
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
@@ -252,36 +252,36 @@ def share_of(settings: Any) -> Share | None:
     if command not in (GENERATE, INTERACTIVE):
         return None
     values = {name: number_of(settings, name) for names in OPTIONS for name in names}
-    found = share({name: one for name, one in values.items() if one is not None}, os.environ)
-    if found is not None and command == INTERACTIVE:
+    part = share({name: one for name, one in values.items() if one is not None}, os.environ)
+    if part is not None and command == INTERACTIVE:
         raise ValueError(
-            f"{found.told}: an interactive command decodes all lines that it reads: give every process lines of its "
+            f"{part.source}: an interactive command decodes all lines that it reads: give every process lines of its "
             "own, or a file to aggdec-generate --input-file"
         )
-    if found is not None and found.launched and (path := named(settings, "results_path")):
+    if part is not None and part.launched and (path := named(settings, "results_path")):
         raise ValueError(
-            f"--results-path {path}: the {found.of} processes ({found.told}) would write one file: leave it out, what "
+            f"--results-path {path}: the {part.of} processes ({part.source}) would write one file: leave it out, what "
             "they print has the number of each sentence"
         )
-    return found
+    return part
 
 
-def tell_of_share(own: Share, batches: Any, sentences: int) -> None:
+def tell_of_share(part: Share, batches: Any, sentences: int) -> None:
     """Logs what a process decodes, and how outputs are put together.
 
     Raises:
         SystemExit: 0, as it decodes nothing: fairseq-generate divides by the number of its batches.
     """
     if batches is None:  # an iterator of a task's own
-        logger.info("this process decodes share %d of %d (%s)", own.number, own.of, own.told)
+        logger.info("this process decodes share %d of %d (%s)", part.number, part.of, part.source)
         return
-    mine = batches[own.number :: own.of]
-    if own.launched and isinstance(sys.stdout, io.TextIOWrapper):
+    mine = batches[part.number :: part.of]
+    if part.launched and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # processes that share it mix whole lines
     logger.info(
         "this process decodes %d of %d sentences, share %d of %d (%s); all outputs in the order of the set: "
         "cat OUTPUTS | grep ^D- | sort -s -t- -k2,2n | cut -f3-",
-        *(sum(map(len, mine)), sentences, own.number, own.of, own.told),
+        *(sum(map(len, mine)), sentences, part.number, part.of, part.source),
     )
     if not mine:
         logger.info("there is nothing to do: the set has %d batches", len(batches))
@@ -291,13 +291,13 @@ def tell_of_share(own: Share, batches: Any, sentences: int) -> None:
 
 def warn_of_unknown(sentences: Sequence[torch.Tensor], unknown: int) -> None:
     """Warns if more than half of the tokens are ``unknown``. Sentences are (T,) with ``</s>`` at the end."""
-    found = sum(int((tokens == unknown).sum()) for tokens in sentences)
+    count = sum(int((tokens == unknown).sum()) for tokens in sentences)
     words = sum(len(tokens) - 1 for tokens in sentences)
-    if 2 * found > words:
+    if 2 * count > words:
         logger.warning(
             "%d of the first %d words of the input are unknown to the model: cut text as for training, "
             "--bpe and --tokenizer (spm= in Python) do it",
-            *(found, words),
+            *(count, words),
         )
 
 

@@ -148,7 +148,7 @@ def test_text_is_shown_and_never_run(decoding: str, tmp_path: Path) -> None:
                 words.symbols[place] = f"<img/src=x/onerror=failures.push({place})>"
         words.indices = {word: place for place, word in enumerate(words.symbols)}
     name = "<script>failures.push('language')</script>"
-    translator.languages = translator.language_support.own = (name, name)
+    translator.languages = translator.language_support.trained_pair = (name, name)
     sentence = " ".join(translator.task.source_dictionary.symbols[5:9])
     (expected,) = translator.translate([sentence])
     assert "<img" in expected

@@ -17,7 +17,7 @@ from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
 from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.methods.options.settings import VARIANTS, Settings, spelling
 from fairseq_aggdec.methods.table import method_of, unused
-from fairseq_aggdec.tasks.decoding_options import _found
+from fairseq_aggdec.tasks.decoding_options import _values
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -215,4 +215,4 @@ def test_the_verified_methods_are_those_that_read_the_option() -> None:
 def test_an_option_that_stands_nowhere_is_not_set() -> None:
     """A part of a configuration whose other sections are missing, as scripts of one's own make it."""
     whole = OmegaConf.create({"task": {"bf16": "${common.bf16}", "decoding": "iad"}})
-    assert _found(whole.task, ["bf16", "decoding"]) == {"bf16": False, "decoding": "iad"}
+    assert _values(whole.task, ["bf16", "decoding"]) == {"bf16": False, "decoding": "iad"}

@@ -85,10 +85,10 @@ class CopyBoard:
             board, owners, rows: as :meth:`~fairseq_aggdec.search.drafter.DeviceDrafter.block` has them.
             size: K, as in the iteration before: no row has gained more than K + 1 tokens in it.
         """
-        own = owners.clamp(max=self.room[0])  # the board may have room for more sentences
-        texts, nowhere = self.texts.index_select(0, own), self.sources
+        numbers = owners.clamp(max=self.room[0])  # the board may have room for more sentences
+        texts, nowhere = self.texts.index_select(0, numbers), self.sources
         ahead = torch.arange(1, size + 2, device=owners.device)  # (K + 1,)
-        cursor, copied, guessed, count = self.places.index_select(0, own).unbind(1)  # (R,) each
+        cursor, copied, guessed, count = self.places.index_select(0, numbers).unbind(1)  # (R,) each
         gained = rows.position - rows.before
         # What the text says behind the cursor, and what was written instead, (R, K + 1)
         following = texts.gather(1, (cursor.unsqueeze(1) + ahead).clamp_(max=nowhere))
@@ -98,8 +98,8 @@ class CopyBoard:
         stood = torch.minimum(alike.long().cumprod(1).sum(1), gained)
         follows = stood == gained
         copied = torch.where(follows | (cursor == nowhere), copied, cursor + stood)
-        found = self._found(own, texts, outputs, rows, ahead - 1)
-        place = self._place(found, copied)
+        candidates = self._candidates(numbers, texts, outputs, rows, ahead - 1)
+        place = self._place(candidates, copied)
         if self.match == "aligned":
             inserted = (guessed != 0) & (copied == cursor)
             replaced = torch.where(inserted, cursor, copied + 1)
@@ -107,17 +107,17 @@ class CopyBoard:
             place, guessed = torch.where(lost, replaced, place), lost
         cursor = torch.where(follows, cursor + gained, place)
         changed = torch.stack([cursor, copied, guessed.long(), count], dim=1)
-        self.places.index_copy_(0, own, changed)
+        self.places.index_copy_(0, numbers, changed)
         block = texts.gather(1, (cursor.unsqueeze(1) + ahead[:-1]).clamp_(max=nowhere))
         return block.masked_fill_((block == NO_DRAFT).cumsum(1) > 0, NO_DRAFT)
 
-    def _found(
-        self, own: Tensor, texts: Tensor, outputs: Tensor, rows: Rows, back: Tensor
+    def _candidates(
+        self, numbers: Tensor, texts: Tensor, outputs: Tensor, rows: Rows, back: Tensor
     ) -> Tensor:
         """(R, L) bool: where the longest suffix of each output that occurs in its text ends there.
 
         Args:
-            own: (R,) int64, the sentences of the rows, in ``texts`` (R, L + 1), and with ``outputs`` (R, T).
+            numbers: (R,) int64, the sentences of the rows, in ``texts`` (R, L + 1), and with ``outputs`` (R, T).
             back: 0, 1, .. K.
         """
         gained = (rows.position - rows.before).unsqueeze(1)
@@ -132,22 +132,22 @@ class CopyBoard:
         new = alike.long().cumprod(2).sum(2)  # (R, L)
         # Where all that is new goes on in the text, so may what was there before.
         first = places - gained
-        old = self.runs.index_select(0, own).gather(1, first.clamp(min=0))
+        old = self.runs.index_select(0, numbers).gather(1, first.clamp(min=0))
         runs = new + old.masked_fill_((new < gained) | (first < 0), 0)
-        self.runs.index_copy_(0, own, runs)
+        self.runs.index_copy_(0, numbers, runs)
         longest = runs.amax(1, keepdim=True)
         return (runs == longest) & (longest > 0)
 
-    def _place(self, found: Tensor, copied: Tensor) -> Tensor:
+    def _place(self, candidates: Tensor, copied: Tensor) -> Tensor:
         """(R,) which of the places (R, L) counts, L for none; ``copied`` (R,) is the last token that was."""
         length = self.sources
-        places = torch.arange(length, device=found.device)
-        first = torch.where(found, places, length).amin(1)
+        places = torch.arange(length, device=candidates.device)
+        first = torch.where(candidates, places, length).amin(1)
         if self.match == "longest":
             return first
         if self.match == "unique":
-            return torch.where(found.sum(1) == 1, first, length)
-        next_one = torch.where(found & (places > copied.unsqueeze(1)), places, length).amin(1)
+            return torch.where(candidates.sum(1) == 1, first, length)
+        next_one = torch.where(candidates & (places > copied.unsqueeze(1)), places, length).amin(1)
         return torch.where(next_one == length, first, next_one)
 
 
@@ -157,9 +157,9 @@ class FusedCopyBoard(CopyBoard):
     def block(self, board: Board, owners: Tensor, rows: Rows, size: int) -> Tensor:
         count, (nobody, places) = len(owners), self.room
         block = owners.new_empty(count, size)
-        given = count, size, board.room[1], places, nobody, MATCHES.index(self.match)
-        own = self.texts, self.runs, self.places, block
-        gpu.ops().copy_block(*given, board.numbers, board.tokens, owners, *own)
+        form = count, size, board.room[1], places, nobody, MATCHES.index(self.match)
+        state = self.texts, self.runs, self.places, block
+        gpu.ops().copy_block(*form, board.numbers, board.tokens, owners, *state)
         return block
 
 
@@ -177,8 +177,8 @@ def _twins(device: torch.device, count: int) -> gpu.Twins:
     for copies in kinds:
         copies.set([[2, *range(4, 40)]] * count, [2] * count)
     rows, owners = board.rows(board.owners[:count]), board.owners[:count]
-    plain, own = (functools.partial(one.block, board, owners, rows, 10) for one in kinds)
-    return gpu.Twins(own, plain)
+    plain, fused = (functools.partial(one.block, board, owners, rows, 10) for one in kinds)
+    return gpu.Twins(fused, plain)
 
 
 @gpu.tries("copy_block", twins=_twins)
@@ -195,8 +195,8 @@ def copies_alike(device: torch.device) -> bool:
             copies.set(texts, [2, 2])
         for _ in range(6):
             rows = board.rows(board.owners)
-            plain, own = (copies.block(board, board.owners, rows, size).cpu() for copies in twins)
-            if not torch.equal(plain, own):
+            plain, fused = (copies.block(board, board.owners, rows, size).cpu() for copies in twins)
+            if not torch.equal(plain, fused):
                 return False
             for sentence, output in enumerate(outputs):
                 before = len(output) - 1

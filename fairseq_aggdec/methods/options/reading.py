@@ -30,20 +30,20 @@ def read_settings(cfg: Any, always_draft: bool = False) -> Settings:
     if isinstance(cfg, Settings):
         return cfg
     plain = Settings()
-    given = {name: lookup(cfg, name) for name in OPTIONS}
-    found = {
+    looked_up = {name: lookup(cfg, name) for name in OPTIONS}
+    settings = {
         name: value_of(name, value)
-        for name, value in given.items()
+        for name, value in looked_up.items()
         if name != "acceptance" and value is not None
     }
-    found["acceptance"] = read_rule(str(given["acceptance"] or "exact"))
+    settings["acceptance"] = read_rule(str(looked_up["acceptance"] or "exact"))
     variants = read_variants(str(lookup(cfg, "variant") or ""))
-    said = {name for name, value in found.items() if value != getattr(plain, name)}
-    found |= {key.replace("-", "_"): value for key, value in variants.items()}
+    said = {name for name, value in settings.items() if value != getattr(plain, name)}
+    settings |= {key.replace("-", "_"): value for key, value in variants.items()}
     said |= {key.replace("-", "_") for key in variants}
     eval_bleu = bool(lookup(cfg, "eval_bleu"))
     return replace(
-        plain, **found, always_draft=always_draft, eval_bleu=eval_bleu, said=frozenset(said)
+        plain, **settings, always_draft=always_draft, eval_bleu=eval_bleu, said=frozenset(said)
     )
 
 
@@ -80,7 +80,7 @@ def read_variants(text: str) -> dict[str, Any]:
     >>> read_variants("dedup=2, stop-rule=any")
     {'dedup': 2, 'stop-rule': 'any'}
     """
-    found: dict[str, Any] = {}
+    variants: dict[str, Any] = {}
     for item in filter(None, map(str.strip, text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or key not in VARIANTS:
@@ -90,8 +90,8 @@ def read_variants(text: str) -> dict[str, Any]:
         variant = VARIANTS[key]
         if variant.choices and value not in variant.choices:
             raise ValueError(f"--variant {item}: choose {' or '.join(variant.choices)}")
-        found[key] = typed(variant.default, value, f"--variant {item}")
-    return found
+        variants[key] = typed(variant.default, value, f"--variant {item}")
+    return variants
 
 
 def joined(values: Mapping[str, Any]) -> str:
@@ -111,10 +111,10 @@ def typed(default: Any, value: Any, said: str) -> Any:
             return SWITCHES[str(value).lower()]
         if kind not in (int, float):
             return str(value)
-        found = kind(value)
-        if kind is int and isinstance(value, float) and found != value:
+        number = kind(value)
+        if kind is int and isinstance(value, float) and number != value:
             raise ValueError
     except (KeyError, TypeError, ValueError, OverflowError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
         raise ValueError(f"{said}: give {wanted}") from None
-    return found
+    return number

@@ -31,8 +31,8 @@ class Rule:
     def __str__(self) -> str:
         numbers = [str(getattr(self, name)) for name in PARAMETERS[self.kind]]
         least = [f"min:{self.min_block_size}"] if self.min_block_size > 1 else []
-        own = [] if self.kind == "exact" and least else [":".join([self.kind, *numbers])]
-        return ",".join(own + least)
+        words = [] if self.kind == "exact" and least else [":".join([self.kind, *numbers])]
+        return ",".join(words + least)
 
 
 # A rule -> its parameters, in their order. Those of a value's end may be left out.

@@ -185,8 +185,8 @@ class Settings:
 
     def options(self) -> dict[str, Any]:
         """Every option with its value; the acceptance as a text."""
-        own = {name: getattr(self, name) for name in OPTIONS | VARIANT_FIELDS.keys()}
-        return own | {"acceptance": str(self.acceptance)}
+        values = {name: getattr(self, name) for name in OPTIONS | VARIANT_FIELDS.keys()}
+        return values | {"acceptance": str(self.acceptance)}
 
 
 OPTIONS = {one.name: one for one in fields(Settings) if "help" in one.metadata}

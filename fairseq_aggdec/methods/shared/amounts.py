@@ -53,12 +53,12 @@ def drafted_size(cfg: Settings, drafter: Any) -> DraftLength:
 
 def _size(cfg: Settings, trained: int, reason: str, beside: int) -> int:
     """Tokens of a block; ``beside``: those that an iteration yields beside a drafted block."""
-    given, size = cfg.draft_tokens, trained
-    if given is not None and given not in ("all", "auto"):
-        if not given.isdecimal() or not 1 <= int(given) <= trained:
+    text, size = cfg.draft_tokens, trained
+    if text is not None and text not in ("all", "auto"):
+        if not text.isdecimal() or not 1 <= int(text) <= trained:
             said = cfg.as_given("draft_tokens")
             raise ValueError(f"{said}: {reason.format(trained)}, choose 1 to {trained}")
-        size = int(given)
+        size = int(text)
     if cfg.acceptance.min_block_size > size + beside:
         raise ValueError(
             f"--acceptance {cfg.acceptance}: an iteration yields at most {size + beside} tokens"
@@ -125,23 +125,23 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
 
     On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
     """
-    given, gpu = cfg.draft_tree, on_gpu(model)
-    if given is None:
+    text, gpu = cfg.draft_tree, on_gpu(model)
+    if text is None:
         stops = cfg.draft_tokens == "auto" and not gpu
         return NodeBudget(MOST_NODES, stops=True, branches=False) if stops else None
-    if given == "auto":
+    if text == "auto":
         return None if gpu else NodeBudget(AUTO_NODES, stops=True)
-    if not given.isdecimal() or int(given) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{cfg.as_given('draft_tree')}: it must be at least 1, or auto")
-    return NodeBudget(int(given))
+    return NodeBudget(int(text))
 
 
 def copied_length(cfg: Settings) -> Callable[[], CopyLength]:
     """Makes what says how long copied drafts are."""
-    given = cfg.draft_tokens or "auto"
-    if given == "auto":
+    text = cfg.draft_tokens or "auto"
+    if text == "auto":
         return CopyLength
-    if given != "all" and (not given.isdecimal() or int(given) < 1):
+    if text != "all" and (not text.isdecimal() or int(text) < 1):
         raise ValueError(f"{cfg.as_given('draft_tokens')}: it must be at least 1, or all, or auto")
-    limit = None if given == "all" else int(given)
+    limit = None if text == "all" else int(text)
     return lambda: FixedCopyLength(limit)
