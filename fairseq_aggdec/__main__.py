@@ -47,23 +47,23 @@ def help_text(kinds: Iterable[str] = REGISTRIES) -> str:
     Args:
         kinds: keys of :data:`REGISTRIES`, those whose options are shown.
     """
-    shown: set[tuple[str, str | None]] = set()
+    printed: set[tuple[str, str | None]] = set()
     parts = []
     for kind, registry in ((kind, REGISTRIES[kind]) for kind in kinds):
-        for name, registered in own(registry):
+        for name, registered in ours(registry):
             formatter = WithDefaults(prog="")
             formatter.start_section(f"{kind} {name}")
             for action in added_options(registered):
                 key = action.option_strings[0], action.help
-                if key not in shown:
+                if key not in printed:
                     formatter.add_argument(action)
-                    shown.add(key)
+                    printed.add(key)
             formatter.end_section()
             parts.append(formatter.format_help())
     return "\n".join(parts)
 
 
-def own(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def ours(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The plugin's entries of a registry of fairseq."""
     for name, registered in sorted(registry.items()):
         if registered.__module__.startswith(f"{PACKAGE}."):

@@ -12,7 +12,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_aggdec.__main__ import added_options, own
+from fairseq_aggdec.__main__ import added_options, ours
 from fairseq_aggdec.methods.options.settings import VARIANTS
 
 MADE = """
@@ -89,7 +89,7 @@ def page() -> str:
     shown: set[tuple[str, str | None]] = set()
     parts = [INTRODUCTION]
     for kind, registry in SECTIONS:
-        for name, registered in own(registry):
+        for name, registered in ours(registry):
             new = [
                 action
                 for action in added_options(registered)

@@ -94,10 +94,10 @@ def samples(
 
     The whole set goes through the task's own batching, so that a sentence it loses is missed.
     """
-    found = (
+    batches = (
         session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
     )
-    return iter(tqdm(found, desc=name, unit="batch", leave=False, disable=None))
+    return iter(tqdm(batches, desc=name, unit="batch", leave=False, disable=None))
 
 
 def decode_all(
@@ -111,20 +111,20 @@ def decode_all(
     generator, _ = session.generator(decoding)
     if drafter is not None:
         generator.drafter = drafter
-    found: dict[int, list[Hypothesis]] = {}
+    decoded: dict[int, list[Hypothesis]] = {}
     for sample in samples(session, batch_size, limit, f"{decoding}, batch {batch_size}"):
         hypotheses = session.decode(generator, sample)
         for sentence, hypothesis in zip(sample["id"].tolist(), hypotheses, strict=True):
             kept = {key: hypothesis[key].cpu() for key in ("tokens", "positional_scores")}
-            found.setdefault(sentence, []).append(kept)
-    return found
+            decoded.setdefault(sentence, []).append(kept)
+    return decoded
 
 
 def audit(
     session: Session,
     sentences: Sequence[int],
     expected: dict[int, list[Hypothesis]],
-    found: dict[int, list[Hypothesis]],
+    decoded: dict[int, list[Hypothesis]],
     tie_margin: float,
     score_tolerance: float,
 ) -> Audit:
@@ -134,11 +134,11 @@ def audit(
         sentences: every sentence that both had to decode, exactly once.
     """
     result = Audit(sentences=len(sentences))
-    for sentence in sorted({*sentences, *expected, *found}):
-        if not len(expected.get(sentence, ())) == len(found.get(sentence, ())) == 1:
+    for sentence in sorted({*sentences, *expected, *decoded}):
+        if not len(expected.get(sentence, ())) == len(decoded.get(sentence, ())) == 1:
             result.missing.append(sentence)
             continue
-        reference, hypothesis = expected[sentence][0], found[sentence][0]
+        reference, hypothesis = expected[sentence][0], decoded[sentence][0]
         left, right = reference["tokens"].tolist(), hypothesis["tokens"].tolist()
         position = first_difference(left, right)
         if position is None:

@@ -50,10 +50,10 @@ class StockSteps(torch.nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         # (sentences, beam, V): of the first step one hypothesis counts, as in stock
         sums = lprobs + scores[:, :, -1:] if step else lprobs[:, :1].clone()
-        found = self.search.step(step, lprobs, scores, tokens, sentences)
+        chosen = self.search.step(step, lprobs, scores, tokens, sentences)
         outputs = tokens.view(len(sentences), -1, tokens.size(1))[:, :, 1:].tolist()
         totals = scores[:, :, -1].tolist() if step else [[0.0]] * len(sentences)
-        values, words, rows = (table.tolist() for table in found)
+        values, words, rows = (table.tolist() for table in chosen)
         for at, sentence in enumerate(sentences.tolist()):
             beam = zip(totals[at], map(tuple, outputs[at]), strict=False)
             self.beams.setdefault(sentence, []).append(_finite(beam))
@@ -66,7 +66,7 @@ class StockSteps(torch.nn.Module):
                 for row, word in self._equals_of_last(sums[at], values[at], words[at], rows[at])
             ]
             self.candidates.setdefault(sentence, []).append(_finite(grown))
-        return found
+        return chosen
 
     def _equals_of_last(
         self, sums: Tensor, values: list[float], words: list[int], rows: list[int]
@@ -128,11 +128,13 @@ def audit(
                 differing[sentence] = row, mine
         if differing:
             if tie_margin:
-                found = explain(session, beam, sample, ours, differing, tie_margin)
+                differences = explain(session, beam, sample, ours, differing, tie_margin)
             else:
-                found = [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
-            result.differences += found
-            result.equal += len(differing) - len(found)
+                differences = [
+                    Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing
+                ]
+            result.differences += differences
+            result.equal += len(differing) - len(differences)
     result.missing = sorted(sentence for sentence, count in times.items() if count != 1)
     return result
 
@@ -200,16 +202,18 @@ def difference(
     theirs: Ranked, mine: Ranked, steps: StockSteps, search: SearchedTree, sentence: int
 ) -> tuple[int, float]:
     """The first rank at which two n-best lists of a sentence differ, and by how many nats stock prefers its own."""
-    order, own = ([tuple(tokens) for tokens in tokens_of(ranked)] for ranked in (theirs, mine))
+    order, our_order = (
+        [tuple(tokens) for tokens in tokens_of(ranked)] for ranked in (theirs, mine)
+    )
     rank = next(
-        (i for i, (a, b) in enumerate(zip(order, own, strict=False)) if a != b),
-        min(len(order), len(own)),
+        (i for i, (a, b) in enumerate(zip(order, our_order, strict=False)) if a != b),
+        min(len(order), len(our_order)),
     )
     beams = [[prefix for _, prefix in beam] for beam in steps.beams[sentence]]
     for depth, looked_at in enumerate(steps.candidates[sentence], start=1):
         scores = {prefix: score for score, prefix in looked_at}
         ended, we_ended = (
-            [tokens for tokens in outputs if len(tokens) == depth] for outputs in (order, own)
+            [tokens for tokens in outputs if len(tokens) == depth] for outputs in (order, our_order)
         )
         margins = _margins_of_endings(ended, we_ended, scores)
         goes_on, we_go_on = depth < len(beams), depth < search.depth
@@ -230,10 +234,14 @@ def _margins_of_endings(
     them."""
     return [
         min(
-            (abs(scores.get(own, math.inf) - scores[other]) for other in scores if other != own),
+            (
+                abs(scores.get(output, math.inf) - scores[other])
+                for other in scores
+                if other != output
+            ),
             default=math.inf,
         )
-        for own in set(theirs) ^ set(mine)
+        for output in set(theirs) ^ set(mine)
     ]
 
 
@@ -245,11 +253,11 @@ def _margins_of_beams(
     only_theirs, only_mine = set(theirs) - set(mine), set(mine) - set(theirs)
     return [
         max(
-            (abs(scores.get(own, math.inf) - scores.get(other, -math.inf)) for other in others),
+            (abs(scores.get(output, math.inf) - scores.get(other, -math.inf)) for other in others),
             default=math.inf,
         )
         for group, others in ((only_theirs, only_mine), (only_mine, only_theirs))
-        for own in group
+        for output in group
     ]
 
 

@@ -28,18 +28,18 @@ class Agreement:
         """
         if quality is None:
             return
-        shown = f"{label(system)} in batches of {batch_size}"
+        named = f"{label(system)} in batches of {batch_size}"
         for name, size, before, points in self.known:
             other = f"{label(name)} in batches of {size}"
             if outputs == before and abs(quality - points) > 1e-6:
                 raise SystemExit(
-                    f"error: {shown} has {self.measure} {quality:.2f} and {other} {points:.2f} for the same outputs"
+                    f"error: {named} has {self.measure} {quality:.2f} and {other} {points:.2f} for the same outputs"
                 )
             if name == system and f"{quality:.2f}" != f"{points:.2f}":
                 moved = exchanged(before, outputs)
                 if moved:
                     raise SystemExit(
-                        f"error: {shown}: {moved} sentences have outputs that belong to others in batches of {size}"
+                        f"error: {named}: {moved} sentences have outputs that belong to others in batches of {size}"
                     )
         self.known.append((system, batch_size, outputs, quality))
 

@@ -19,40 +19,42 @@ OF_ITS_OWN = {"blockwise": ("heads", "--path")}
 
 def split(item: str) -> tuple[str, list[str]]:
     """Name, which may have "=" in it, and options of a system."""
-    found = re.fullmatch(r"(.+?)=(\s*(?:--.*)?)", item, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"(.+?)=(\s*(?:--.*)?)", item, re.DOTALL)
+    if match is None:
         raise SystemExit(f"error: --system {item!r}: give NAME=OPTIONS")
-    return found[1], shlex.split(found[2])
+    return match[1], shlex.split(match[2])
 
 
 def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dict[str, str]]:
     """The systems that are asked for, and by name why some cannot be measured."""
-    given = [Entry(name, None, tuple(options)) for name, options in map(split, args.by_options)]
-    names = args.systems or ([] if given else ["stock", "ours"])
+    by_options = [
+        Entry(name, None, tuple(options)) for name, options in map(split, args.by_options)
+    ]
+    names = args.systems or ([] if by_options else ["stock", "ours"])
     drafter = any(x.partition("=")[0] == "--drafter-path" for x in arguments)
     models = {"gad": drafter, "blockwise": args.heads}
     names = systems.expanded(names, [name for name, model in models.items() if model])
     absent: dict[str, str] = {}
-    found: list[Entry] = []
+    named: list[Entry] = []
     for name in names:
         system, flags = systems.split(name)
-        own = OF_ITS_OWN.get(system)
-        if not own:
-            found.append(Entry(name, system, tuple(flags)))
-        elif path := getattr(args, own[0]):
-            found.append(Entry(name, system, (*flags, own[1], path)))
+        needed = OF_ITS_OWN.get(system)
+        if not needed:
+            named.append(Entry(name, system, tuple(flags)))
+        elif path := getattr(args, needed[0]):
+            named.append(Entry(name, system, (*flags, needed[1], path)))
         else:
-            absent[name] = f"it needs --{own[0]}"
-    return [*found, *given], absent
+            absent[name] = f"it needs --{needed[0]}"
+    return [*named, *by_options], absent
 
 
-def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()) -> None:
+def check(args: Namespace, entries: Sequence[Entry], arguments: Sequence[str] = ()) -> None:
     """Refuses what cannot be measured or written, before anything is loaded; ``arguments`` are of all systems."""
-    for entry in found:
+    for entry in entries:
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
-    _check_names(args, found)
+    _check_names(args, entries)
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")
 
@@ -71,9 +73,9 @@ def check_stock(entry: Entry, arguments: Sequence[str]) -> None:
         )
 
 
-def _check_names(args: Namespace, found: Sequence[Entry]) -> None:
+def _check_names(args: Namespace, entries: Sequence[Entry]) -> None:
     """Refuses names of systems that are there twice, or not at all."""
-    names = [entry.name for entry in found]
+    names = [entry.name for entry in entries]
     if len(set(names)) < len(names):
         raise SystemExit("error: --system: two systems have the same name")
     if args.hypotheses is not None:
@@ -82,13 +84,13 @@ def _check_names(args: Namespace, found: Sequence[Entry]) -> None:
             raise SystemExit(
                 "error: --hypotheses: two systems would write the same file; name them otherwise"
             )
-    for name in (entry.system for entry in found if entry.system is not None):
+    for name in (entry.system for entry in entries if entry.system is not None):
         if name not in (*ENGINES, *KINDS) and not systems.BEAM.fullmatch(name):
             raise SystemExit(
                 f"error: --systems {name}: there is no such system; groups are all, ours, {', '.join(systems.GROUPS)}"
             )
-    asked = [("baselines", name) for name in args.baselines or ()]
-    for option, name in [*asked, ("distribution", args.distribution)]:
+    baselines = [("baselines", name) for name in args.baselines or ()]
+    for option, name in [*baselines, ("distribution", args.distribution)]:
         if name is not None and name not in names:
             raise SystemExit(f"error: --{option} {name}: there is no system of this name")
     if args.distribution is not None and not (args.baselines and 1 in args.batch_sizes):

@@ -37,8 +37,8 @@ class Engine:
     def label(self) -> str:
         search = "greedy" if self.beam == 1 else f"beam {self.beam}"
         if self.library == CTRANSLATE2:
-            own = f", its own batches of {self.rows}" if self.rows else ""
-            return f"{self.library} {self.form}, {search}{own}"
+            batching = f", its own batches of {self.rows}" if self.rows else ""
+            return f"{self.library} {self.form}, {search}{batching}"
         more = [f", {short}" for short, form in HALF.items() if form == self.form]
         return "".join([f"{self.library}, {search}", *more])
 
@@ -78,11 +78,11 @@ def refuse_untold(name: str, session: Session, beam: int) -> None:
         name: of the system. beam: of its search.
     """
     known = TOLD | SILENT | (RANKING if beam == 1 else set())
-    given, unset = session.cfg.generation, GenerationConfig()
+    chosen, unset = session.cfg.generation, GenerationConfig()
     for option in sorted(set(GenerationConfig.__dataclass_fields__) - known):
-        if not option.startswith("_") and given[option] != getattr(unset, option):
-            shown = "--" + option.replace("_", "-")
-            raise SystemExit(f"error: {name} is not told {shown}, and would decode without it")
+        if not option.startswith("_") and chosen[option] != getattr(unset, option):
+            spelt = "--" + option.replace("_", "-")
+            raise SystemExit(f"error: {name} is not told {spelt}, and would decode without it")
 
 
 def only_model(name: str, session: Session) -> Any:
@@ -136,7 +136,7 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         rows = sample["net_input"]["src_tokens"].tolist()
         words = [[source[token] for token in row if token not in special] for row in rows]
         limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             words,
             beam_size=engine.beam,
             max_batch_size=engine.rows,
@@ -145,7 +145,7 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         )
         return [
             [*(target.index(word) for word in result.hypotheses[0]), target.eos()]
-            for result in found
+            for result in results
         ]
 
     return System(name, decode)

@@ -52,8 +52,8 @@ def _writes_alike(model: Any, made: Any) -> bool:
     target[0, 0] = first
     with torch.no_grad():
         expected = exact(source, torch.tensor([12]), target)[0]
-        found = made(input_ids=source, decoder_input_ids=target).logits
-    return torch.allclose(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+        logits = made(input_ids=source, decoder_input_ids=target).logits
+    return torch.allclose(logits, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 
 
 def _filled(model: Any, dictionary: Dictionary) -> Any:
@@ -66,14 +66,14 @@ def _filled(model: Any, dictionary: Dictionary) -> Any:
     else:
         made = transformers.MarianMTModel(transformers.MarianConfig(**config))
     made._keys_to_ignore_on_save = None  # Marian computes positions of its own when it is loaded
-    own = dict(model.named_parameters(remove_duplicate=False))
-    own["shared.weight"] = model.decoder.embed_tokens.weight
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    weights["shared.weight"] = model.decoder.embed_tokens.weight
     with torch.no_grad():
         for name, parameter in made.model.named_parameters():
             if "embed_positions" in name:
                 parameter.copy_(_positions(parameter, dictionary.pad()))
             else:
-                parameter.copy_(own[name])
+                parameter.copy_(weights[name])
         made.lm_head.weight.copy_(model.decoder.output_projection.weight)
     made.generation_config.update(
         do_sample=False, num_beams=1, max_length=None, suppress_tokens=[dictionary.pad()]
@@ -94,8 +94,8 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
     source, target = model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight
     types, width = target.shape
     sample = torch.linspace(-3, 3, 25)
-    shown = decoder.activation_fn(sample)
-    activation = "gelu" if torch.equal(shown, nn.functional.gelu(sample)) else "relu"
+    activated = decoder.activation_fn(sample)
+    activation = "gelu" if torch.equal(activated, nn.functional.gelu(sample)) else "relu"
     return {
         "vocab_size": len(source),
         "decoder_vocab_size": types,
@@ -138,7 +138,7 @@ def translate(
     ranked = {"num_beams": beam, "length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}
     pad = config.pad_token_id
     tokens = convert_padding_direction(tokens, pad, left_to_right=True)
-    found = made.generate(
+    outputs = made.generate(
         tokens,
         attention_mask=tokens.ne(pad).long(),
         max_new_tokens=limit + 1,
@@ -146,5 +146,5 @@ def translate(
         **ranked,
     )
     eos = config.eos_token_id
-    rows = [row[1:] for row in found.tolist()]  # they begin with the start symbol
+    rows = [row[1:] for row in outputs.tolist()]  # they begin with the start symbol
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]

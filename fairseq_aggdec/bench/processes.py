@@ -54,10 +54,10 @@ class SystemProcess(System):
         with mock.patch.dict(os.environ, ASLEEP | {"OMP_NUM_THREADS": str(threads)}):
             self.process.start()
         theirs.close()
-        found = self.answer()
-        if isinstance(found, str):
-            raise AbsentError(found)
-        vars(self).update(found)
+        answer = self.answer()
+        if isinstance(answer, str):
+            raise AbsentError(answer)
+        vars(self).update(answer)
 
     def answer(self) -> Any:
         try:
@@ -113,14 +113,14 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
     device = "cuda" if session.cuda else "cpu"
     while True:
         try:
-            asked = place.recv()
+            task = place.recv()
         except EOFError:
             return
-        asked = utils.apply_to_sample(lambda tensor: tensor.to(device), asked)
-        if isinstance(asked, list):
-            place.send(memory.peak_of(system, asked))
+        task = utils.apply_to_sample(lambda tensor: tensor.to(device), task)
+        if isinstance(task, list):
+            place.send(memory.peak_of(system, task))
             continue
-        seconds, outputs = system.timed(asked)
+        seconds, outputs = system.timed(task)
         counters = system.counters and replace(system.counters, wait=None)
         encoding = system.drafter.encoder_seconds
         steps = {sentence: system.steps[sentence] for sentence in outputs if system.steps}

@@ -70,12 +70,12 @@ def label(name: str) -> str:
     """Names a system in a table."""
     system, flags = split(name)
     if system in ENGINES:
-        shown = ENGINES[system].label
+        text = ENGINES[system].label
     elif beam := BEAM.fullmatch(system):
-        shown = BEAMS[beam[1]].format(beam[2])
+        text = BEAMS[beam[1]].format(beam[2])
     else:
-        shown = f"ours, {LABELS[system]}" if system in LABELS else system
-    return ", ".join([shown, *flags])
+        text = f"ours, {LABELS[system]}" if system in LABELS else system
+    return ", ".join([text, *flags])
 
 
 def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
@@ -92,8 +92,8 @@ def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
         "ours": tuple(ours),
         "all": (*GROUPS["stock"], *precise, *engines),
     }
-    found = [name for word in names for name in word.split(",") if name]
-    return list(dict.fromkeys(x for name in found for x in groups.get(name, (name,))))
+    words = [name for word in names for name in word.split(",") if name]
+    return list(dict.fromkeys(x for name in words for x in groups.get(name, (name,))))
 
 
 def beam_of(name: str) -> int:
@@ -101,8 +101,8 @@ def beam_of(name: str) -> int:
     system, _ = split(name)
     if system in ENGINES:
         return ENGINES[system].beam
-    found = BEAM.fullmatch(system)
-    return int(found[2]) if found else 1
+    match = BEAM.fullmatch(system)
+    return int(match[2]) if match else 1
 
 
 def load(
@@ -118,8 +118,8 @@ def load(
     by_options = entry.system is None
     if session is None:
         reads = ["batch_size", *(["beam"] if by_options else [])]
-        given = [*arguments, *entry.options]
-        session = Session(generation_parser(None), given, always_draft=by_options, reads=reads)
+        words = [*arguments, *entry.options]
+        session = Session(generation_parser(None), words, always_draft=by_options, reads=reads)
     if entry.system is not None:
         system = build(entry.system, session, alone)
         system.name, system.models = entry.name, _path(arguments)
@@ -144,10 +144,10 @@ def of_session(name: str, session: Session, decoding: str, beam: int) -> System:
     stock = decoding == "stock"
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
-        found = session.decode(generator, sample)
-        steps = [hypothesis.get("steps", len(hypothesis["tokens"])) for hypothesis in found]
+        decoded = session.decode(generator, sample)
+        steps = [hypothesis.get("steps", len(hypothesis["tokens"])) for hypothesis in decoded]
         system.steps.update(zip(sample["id"].tolist(), steps, strict=True))
-        return [hypothesis["tokens"].tolist() for hypothesis in found]
+        return [hypothesis["tokens"].tolist() for hypothesis in decoded]
 
     system = System(
         name,
@@ -176,8 +176,8 @@ def build(name: str, session: Session, alone: bool = False) -> System:
     if name in ENGINES:
         return hugging_face_system(name, session)
     decoding = name
-    if found := BEAM.fullmatch(name):
-        decoding = "stock" if found[1] == "beam" else "beam"
+    if match := BEAM.fullmatch(name):
+        decoding = "stock" if match[1] == "beam" else "beam"
     system = of_session(name, session, decoding, beam_of(name))
     if name.startswith("undrafted"):
         system.generator.ahead, system.generator.texts = False, None

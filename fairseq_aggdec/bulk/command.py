@@ -111,7 +111,7 @@ def make_header(
 ) -> dict[str, Any]:
     """Collects what the output depends on: two processes with equal headers write equal outputs."""
     paths = [Path(path) for path in utils.split_paths(session.cfg.common_eval.path)]
-    own = {
+    job_options = {
         "device": "cuda" if session.cuda else "cpu",
         "nbest": session.cfg.generation.nbest,
         "shard_size": index.shard_size,
@@ -123,7 +123,7 @@ def make_header(
         "model": [files.digest([path]) for path in paths],
         "data": hashlib.sha256(json.dumps(dictionaries).encode()).hexdigest(),
         "--input-file": index.sha256,
-        "options": relevant_options(session, files) | text_options(session, files) | own,
+        "options": relevant_options(session, files) | text_options(session, files) | job_options,
         "sentences": index.lines,
         "shards": index.shards,
         NOTES: {"model": [path.name for path in paths], "input": str(places.source)},

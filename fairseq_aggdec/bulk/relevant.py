@@ -45,14 +45,16 @@ IRRELEVANT = {
 
 def sections(cfg: DictConfig) -> dict[str, Any]:
     """The sections of a configuration as dictionaries; of a task with a parser of its own, the options in that."""
-    found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)  # type: ignore[assignment]
-    if isinstance(task := found["task"], argparse.Namespace):
+    by_name: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)  # type: ignore[assignment]
+    if isinstance(task := by_name["task"], argparse.Namespace):
         parser = argparse.ArgumentParser(add_help=False)
         TASK_REGISTRY[task.task].add_args(parser)
         names = [action.dest for action in parser._actions]
         chosen = {name: value for name, value in vars(task).items() if name in names}
-        found["task"] = json.loads(json.dumps(chosen))  # as a header is read again: without tuples
-    return {name: section or {} for name, section in found.items()}
+        by_name["task"] = json.loads(
+            json.dumps(chosen)
+        )  # as a header is read again: without tuples
+    return {name: section or {} for name, section in by_name.items()}
 
 
 def digest(paths: Sequence[Path]) -> str:
@@ -65,11 +67,11 @@ def digest(paths: Sequence[Path]) -> str:
 
 def sha256(path: Path) -> Any:
     """The hash object of a file's contents, read in parts."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(2**20):
-            found.update(part)
-    return found
+            digest.update(part)
+    return digest
 
 
 class FilesBefore:
@@ -96,13 +98,13 @@ class FilesBefore:
         Raises:
             BulkError: a file is not the one that was there.
         """
-        found = digest(paths)
+        digests = digest(paths)
         for path in paths:
             if self.seen.get(path) != stamp_of(path.stat()):
                 raise BulkError(
                     f"{path} was replaced while it was being loaded: outputs would be of two models, so start again"
                 )
-        return found
+        return digests
 
     def by_content(self, value: Any) -> Any:
         """The digest of a file, where a value names one; a packed folder counts by its checkpoint."""
@@ -142,25 +144,27 @@ def relevant_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     cfg = session.cfg
     plain = sections(cfg)
     task = {name: value for name, value in plain["task"].items() if name not in DECODING}
-    found = {**plain["generation"], **task, **read_settings(cfg.task).options()}
+    options = {**plain["generation"], **task, **read_settings(cfg.task).options()}
     for section, names in RELEVANT.items():
-        found |= {name: plain[section][name] for name in names}
-    found |= {
-        name: files.by_content(value) for name, value in found.items() if name.endswith(FILES)
+        options |= {name: plain[section][name] for name in names}
+    options |= {
+        name: files.by_content(value) for name, value in options.items() if name.endswith(FILES)
     }
-    if found["decoding"] == "lattice" or found["shortlist"]:
+    if options["decoding"] == "lattice" or options["shortlist"]:
         folder = tables_folder(session.task.cfg)
-        found["lattice"] = files.digest(sorted(path for path in folder.iterdir() if path.is_file()))
-    rest = {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
-    return {"decoding": found["decoding"]} | rest  # the first that a refusal names
+        options["lattice"] = files.digest(
+            sorted(path for path in folder.iterdir() if path.is_file())
+        )
+    rest = {name: value for name, value in sorted(options.items()) if name not in IRRELEVANT}
+    return {"decoding": options["decoding"]} | rest  # the first that a refusal names
 
 
 def text_options(session: Session, files: FilesBefore) -> dict[str, Any]:
     """Options by which text becomes tokens, and tokens text."""
     plain = sections(session.cfg)
-    found = {"post_process": plain["common_eval"]["post_process"]}
+    options = {"post_process": plain["common_eval"]["post_process"]}
     for section in ("tokenizer", "bpe"):
         settings = dict(plain[section])
-        found[section] = settings.pop("_name", None)
-        found |= {name: files.by_content(value) for name, value in settings.items()}
-    return found
+        options[section] = settings.pop("_name", None)
+        options |= {name: files.by_content(value) for name, value in settings.items()}
+    return options

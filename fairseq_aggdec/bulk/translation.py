@@ -91,8 +91,8 @@ class BulkPlaces:
         if self.parts.exists() and not self.parts.is_dir():
             raise BulkError(f"--output-file: {self.parts} is in the way, which is not ours")
         begun = header_path(self.parts, NAME).exists()
-        found = {path.name for path in self.parts.iterdir()} if self.parts.exists() else set()
-        if not begun and any(not name.endswith((".partial", ".claim")) for name in found):
+        names = {path.name for path in self.parts.iterdir()} if self.parts.exists() else set()
+        if not begun and any(not name.endswith((".partial", ".claim")) for name in names):
             raise BulkError(
                 f"--output-file: {self.parts} holds files that are not ours: move it away"
             )
@@ -135,13 +135,13 @@ class LineTranslator:
         """
         rows = [self._tokens(line) for line in lines]
         fitting = [i for i, row in enumerate(rows) if self._fits(len(row), first + i)]
-        found = self.translator.decode_tokens(
+        decoded = self.translator.decode_tokens(
             [rows[i] for i in fitting],
             [first + i for i in fitting],
             self.batch_size,
             Call(max_tokens=self.max_tokens),
         )
-        ranked = dict(zip(fitting, found, strict=True))
+        ranked = dict(zip(fitting, decoded, strict=True))
         written = (self._line(line, first + i, ranked.get(i, [])) for i, line in enumerate(lines))
         return "".join(written).encode()
 

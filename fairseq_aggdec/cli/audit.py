@@ -24,13 +24,13 @@ from fairseq_aggdec.methods.options.reading import read_settings
 from fairseq_aggdec.records import machine, results
 
 
-def row(name: str, found: dict[str, Any]) -> str:
+def row(name: str, comparison: dict[str, Any]) -> str:
     """One table row."""
-    error = found["score_error"]
-    shown = "not a number" if error is None else f"{error:.1e}"
+    error = comparison["score_error"]
+    error_text = "not a number" if error is None else f"{error:.1e}"
     return (
-        f"| {name} | {found['sentences']} | {found['equal']} | {found['ties']} | {found['bugs']} | "
-        f"{len(found['missing'])} | {shown} |"
+        f"| {name} | {comparison['sentences']} | {comparison['equal']} | {comparison['ties']} | {comparison['bugs']} | "
+        f"{len(comparison['missing'])} | {error_text} |"
     )
 
 
@@ -96,10 +96,10 @@ class Findings:
             return {}
         with suppress(OSError, ValueError, AttributeError):
             earlier = json.loads(self._partial.read_text(encoding="utf-8"))
-            found: dict[str, Any] = earlier.pop("results", {})
+            results: dict[str, Any] = earlier.pop("results", {})
             if earlier == self.record:
-                print(f"goes on behind the {len(found)} comparisons in {self._partial}")
-                return found
+                print(f"goes on behind the {len(results)} comparisons in {self._partial}")
+                return results
         return {}
 
     def __contains__(self, name: str) -> bool:
@@ -125,7 +125,9 @@ class Findings:
         return int(any(result["bugs"] for result in self.results.values()))
 
     def _table(self) -> str:
-        return "\n".join([HEADER, *(row(name, found) for name, found in self.results.items())])
+        return "\n".join(
+            [HEADER, *(row(name, comparison) for name, comparison in self.results.items())]
+        )
 
     def _write(self, path: Path) -> None:
         record = results.finite(self.record | {"results": self.results})
@@ -141,11 +143,11 @@ def fingerprints(session: Session) -> dict[str, str]:
     subset = session.cfg.dataset.gen_subset
     folders = [Path(folder) for folder in session.cfg.task.data.split(os.pathsep)]
     data = [path for folder in folders for path in sorted(folder.glob(f"{subset}.*"))]
-    found = {}
+    digests = {}
     for path in (*models, *data):
         if path.is_file():
-            found[path.name] = sha256(path).hexdigest()[:16]
-    return found
+            digests[path.name] = sha256(path).hexdigest()[:16]
+    return digests
 
 
 SHOWN = 20  # differences listed per comparison; the JSON has all
@@ -172,8 +174,8 @@ def check(args: argparse.Namespace, decoding: str) -> None:
         f"--reference {strict}": args.strict and args.reference,
         f"--stock-batch-size {strict}": args.strict and args.stock_batch_size,
     }
-    for sentence, given in refused.items():
-        if given:
+    for sentence, is_set in refused.items():
+        if is_set:
             raise SystemExit(f"error: {sentence}")
 
 
@@ -186,8 +188,8 @@ def main() -> int:
     if args.reference:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
-        given = [*sys.argv[1:], "--path", args.reference]
-        reference = Session(whole_parser("audit"), given, reads=["beam", "batch_size"])
+        words = [*sys.argv[1:], "--path", args.reference]
+        reference = Session(whole_parser("audit"), words, reads=["beam", "batch_size"])
     of_beams = decoding == "beam"
     oracle = oracle_of(session, "beam" if of_beams else "greedy")
     findings, bounds = Findings(session, oracle), (oracle.margin, oracle.tolerance)
@@ -202,15 +204,15 @@ def main() -> int:
     beside = of_beams and not args.stock_batch_size and oracle.decoding == "stock"
     runs = itertools.product((args.beams or [args.beam]) if of_beams else [1], args.batch_sizes)
     for beam, size in runs:
-        shown = f"beam {beam}" if of_beams else decoding
-        name = f"{shown}, batch {size}, {oracle.precision}"
+        searched = f"beam {beam}" if of_beams else decoding
+        name = f"{searched}, batch {size}, {oracle.precision}"
         if name in findings:
             continue
         wanted: Any = None if beside else expected(args.stock_batch_size or size, beam)
         if of_beams:
             result = nbest_equality.audit(session, size, beam, limit, *bounds, wanted)
         else:
-            found = equality.decode_all(session, decoding, size, limit)
-            result = equality.audit(reference, session.sentences(limit), wanted, found, *bounds)
+            decoded = equality.decode_all(session, decoding, size, limit)
+            result = equality.audit(reference, session.sentences(limit), wanted, decoded, *bounds)
         findings.add(name, result)
     return findings.conclude()

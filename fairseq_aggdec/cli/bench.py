@@ -22,14 +22,14 @@ from fairseq_aggdec.bench.command_line import check, entries, file_name
 from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, SystemProcess
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
-from fairseq_aggdec.cli.parsers import bench as own
+from fairseq_aggdec.cli.parsers import bench as bench_options
 from fairseq_aggdec.cli.parsers import whole_parser
 from fairseq_aggdec.records import gec_score, machine, quality, results
 
 
 def own_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_options(parser)
+    bench_options.add_options(parser)
     return parser
 
 
@@ -137,8 +137,8 @@ class Bench:
             for system, before in zip(running, steps, strict=True):
                 system.steps = before
         baselines = table.BASELINES if self.args.baselines is None else self.args.baselines
-        found = table.lines(running, measured, size, threads, baselines)
-        for line, one in zip(found, measured, strict=True):
+        table_lines = table.lines(running, measured, size, threads, baselines)
+        for line, one in zip(table_lines, measured, strict=True):
             line.quality = self.quality(one)
             self.agreement.add(one.name, size, one.outputs, line.quality)
             if self.session.cuda and self.apart:
@@ -147,7 +147,7 @@ class Bench:
                 texts = quality.texts(self.session, one.outputs)
                 path = self.args.hypotheses / file_name(one.name)
                 results.write_text(path, "".join(text + "\n" for text in texts))
-        return found
+        return table_lines
 
     def quality(self, measured: Measurement) -> float | None:
         """Points of what was decoded; None where there are no references."""
@@ -177,30 +177,31 @@ class Bench:
             if method is None or not base:
                 return {}
             name = method.name
-        found: dict[str, object] = {"system": name, "baseline": base}
-        found["speedups"] = rounded(table.speedups(by_name[name], by_name[base]))
+        columns: dict[str, object] = {"system": name, "baseline": base}
+        columns["speedups"] = rounded(table.speedups(by_name[name], by_name[base]))
         if name in self.named:
             ratios = table.edit_ratios(self.session, by_name[name], self.args.limit)
-            found["edit_ratios"] = rounded(ratios)
-        return {"distribution": found}
+            columns["edit_ratios"] = rounded(ratios)
+        return {"distribution": columns}
 
     def memory(self) -> None:
         """Peaks of all systems, each of which alone is loaded."""
         peaks: dict[int, dict[str, float]] = {}
         for size in self.args.batch_sizes:
-            batches, found = self.session.batches(size, self.args.limit), peaks.setdefault(size, {})
+            batches = self.session.batches(size, self.args.limit)
+            peaks_of_systems = peaks.setdefault(size, {})
             for entry in self.entries:
                 tell(f"measuring {systems.label(entry.name)}, batch {size}")
                 try:
                     system = SystemProcess(entry, self.arguments, self.args.threads[0])
-                    found[systems.label(entry.name)] = system.peak(batches)
+                    peaks_of_systems[systems.label(entry.name)] = system.peak(batches)
                     system.close()
                 except AbsentError as absent:
                     raise SystemExit(f"error: measuring {entry.name} failed: {absent}") from None
-        print(shown := memory.markdown(peaks))
+        print(text := memory.markdown(peaks))
         if self.args.output:
             title = self.title("Peak memory")
-            results.write_table(self.args.output, title, command(), shown, peaks)
+            results.write_table(self.args.output, title, command(), text, peaks)
 
     # -- what is written
 
@@ -220,14 +221,14 @@ class Bench:
 
     def write(self, rows: Sequence[table.Line], extra: Mapping[str, object]) -> dict[str, object]:
         notes = self.notes()
-        shown = table.markdown(rows, self.measure_of_quality)
+        text = table.markdown(rows, self.measure_of_quality)
         if self.signature:
-            shown += f"\nsacreBLEU signature: `{self.signature}`\n"
-        shown += "\n" + "\n".join(f"- {note}" for note in notes)
-        found = [asdict(row) for row in rows]
+            text += f"\nsacreBLEU signature: `{self.signature}`\n"
+        text += "\n" + "\n".join(f"- {note}" for note in notes)
+        rows_as_json = [asdict(row) for row in rows]
         more = {"sacrebleu": self.signature, "notes": notes, "absent": self.absent, **extra}
         title = self.title("Decoding speed")
-        return results.write_table(self.args.output, title, command(), shown, found, more)
+        return results.write_table(self.args.output, title, command(), text, rows_as_json, more)
 
 
 def command() -> str:
@@ -246,9 +247,9 @@ def rounded(numbers: Sequence[float]) -> list[float]:
 def prepared(arguments: Sequence[str]) -> Bench:
     """Loads what a command line asks for."""
     args, rest = own_parser().parse_known_args(list(arguments))
-    found, absent = entries(args, rest)
-    check(args, found, rest)
-    return Bench(args, rest, found, absent)
+    entries_to_run, absent = entries(args, rest)
+    check(args, entries_to_run, rest)
+    return Bench(args, rest, entries_to_run, absent)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -258,6 +259,6 @@ def run(arguments: Sequence[str]) -> None:
     prepared(arguments).run()
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     with results.refusals():
-        run(list(sys.argv[1:] if given is None else given))
+        run(list(sys.argv[1:] if words is None else words))

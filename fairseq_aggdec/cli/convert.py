@@ -45,19 +45,19 @@ def commands(made: Converted) -> dict[str, str]:
         pieces = made.pieces["sentencepiece_model"]
         before = shlex.join(["python", "-c", TO_PIECES, pieces, *made.suffix.split()]) + " | "
     task = [*words("task", made.task)]
-    own = task[2:] if made.task["_name"] == "translation" else task
+    named_task = task[2:] if made.task["_name"] == "translation" else task
     plain = before + shlex.join(["fairseq-interactive", *shared, *task])
     if made.arch == SWISH:
         plain += ' --user-dir "$(aggdec --user-dir)"'
-    found = {
+    by_use = {
         "stock fairseq": plain,
-        "faster": before + shlex.join(["aggdec-interactive", *shared, *own]),
+        "faster": before + shlex.join(["aggdec-interactive", *shared, *named_task]),
     }
     if made.pieces["_name"] == "gpt2":
         options = {name: value for name, value in made.pieces.items() if name != "_name"}
         code = HUB.format(str(made.output), options, made.generation)
-        found["stock fairseq's hub"] = shlex.join(["python", "-c", code])
-    return found
+        by_use["stock fairseq's hub"] = shlex.join(["python", "-c", code])
+    return by_use
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -104,7 +104,7 @@ def make_header(
     teachers = [Path(path) for path in utils.split_paths(cfg.common_eval.path)]
     sentences = len(session.task.dataset(subset))
     batched = {number for batch in batches for number in batch}
-    own = {
+    job_options = {
         "device": "cuda" if session.cuda else "cpu",
         "beam": beam,
         "shard_size": session.args.shard_size,
@@ -112,7 +112,7 @@ def make_header(
     return {
         "teacher": [files.digest([path]) for path in teachers],
         "data": files.digest(data_folder(cfg).files(subset)),
-        "options": relevant_options(session, files) | own,
+        "options": relevant_options(session, files) | job_options,
         "order of sentences": shards.order_digest(batches),
         "subset": subset,
         "sentences": sentences,
@@ -136,8 +136,8 @@ def decode(session: Session, subset: str, files: FilesBefore) -> None:
 
     def make(shard: int) -> bytes:
         workers.forget(generator)
-        own = batches[shard :: job.shards]  # so all have short and long ones
-        return distillation.write_batches(decoded(session, generator, subset, own))
+        of_shard = batches[shard :: job.shards]  # so all have short and long ones
+        return distillation.write_batches(decoded(session, generator, subset, of_shard))
 
     job.work(make)
 
@@ -158,11 +158,11 @@ def decoded(
         utils.set_torch_seed(session.cfg.common.seed + batch[0])
         sample = utils.move_to_cuda(sample) if session.cuda else sample
         # Longest source first, unlike the batch.
-        found = dict(zip(sample["id"].tolist(), session.decode(generator, sample), strict=True))
+        by_number = dict(zip(sample["id"].tolist(), session.decode(generator, sample), strict=True))
         longest = longest_output(generator, sample)
         outputs = []
         for number in batch:
-            written = found[number]["tokens"][:-1].int().cpu().numpy()  # without </s>
+            written = by_number[number]["tokens"][:-1].int().cpu().numpy()  # without </s>
             outputs.append(Output(number, longest is not None and len(written) >= longest, written))
         yield outputs
 
@@ -186,9 +186,9 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
         data_folder(cfg).prefix(subset)
     if not args.merge:
         workers.begin(cfg.common.cpu)
-        given = [*sys.argv[1:], "--gen-subset", subsets[0]]
+        words = [*sys.argv[1:], "--gen-subset", subsets[0]]
         files = FilesBefore(cfg)
-        session = Session(build_parser(), given, always_draft=False, reads=["beam", "batch_size"])
+        session = Session(build_parser(), words, always_draft=False, reads=["beam", "batch_size"])
         for subset in subsets:
             decode(session, subset, files)
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
@@ -201,8 +201,8 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
             merge(args, cfg, subsets)
         return
     # Not before the folder is whole does a worker end: what follows in a script reads it.
-    told = partial(print, f"another process makes {args.output}: waiting for it", flush=True)
-    with turn(args.output / SHARDS, MERGE, lambda: is_merged(args, subsets), told) as mine:
+    say_waiting = partial(print, f"another process makes {args.output}: waiting for it", flush=True)
+    with turn(args.output / SHARDS, MERGE, lambda: is_merged(args, subsets), say_waiting) as mine:
         if mine and not is_merged(args, subsets):
             merge(args, cfg, subsets)
         else:

@@ -110,6 +110,6 @@ def _adopt_tasks(arguments: list[str]) -> None:
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--user-dir")
-    given, _ = parser.parse_known_args(arguments)
-    import_user_module(given)  # fairseq does that once only
+    known, _ = parser.parse_known_args(arguments)
+    import_user_module(known)  # fairseq does that once only
     fairseq_aggdec.adopt()

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace, command: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     args = parser_of("lattice-tables").parse_args(arguments)
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        run(args, machine.command("lattice_tables", given))
+        run(args, machine.command("lattice_tables", words))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.exit(f"error: {error}")

@@ -53,12 +53,12 @@ def main() -> int:
         return _say(f"fairseq_aggdec {fairseq_aggdec.__version__}")
     if first == "--completion":
         shell = "".join(arguments[1:2])
-        return refusals.run("aggdec", lambda given: print(completion.script(shell, TOOLS)), [])
+        return refusals.run("aggdec", lambda words: print(completion.script(shell, TOOLS)), [])
     return run_tool(first, arguments[1:])
 
 
 def _say(text: str) -> int:
-    return refusals.run("aggdec", lambda given: print(text, flush=True), [])
+    return refusals.run("aggdec", lambda words: print(text, flush=True), [])
 
 
 def no_such_tool(name: str) -> str:
@@ -85,23 +85,23 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     if name not in TOOLS:
         return refusals.refuse(command, no_such_tool(name))
 
-    given = sys.argv[1:] if arguments is None else arguments
-    if refusals.DEBUG not in given:
+    words = sys.argv[1:] if arguments is None else arguments
+    if refusals.DEBUG not in words:
         set_up_log()
 
-    def tool(given: list[str]) -> object:
-        if parsers.answer(name, given):
+    def tool(words: list[str]) -> object:
+        if parsers.answer(name, words):
             return None
-        given = ["--help" if word == parsers.HELP_ALL else word for word in given]
+        words = ["--help" if word == parsers.HELP_ALL else word for word in words]
         # In sys.argv too: results name the command that made them.
-        if any(word.split("=")[0] == "--path" for word in given):
+        if any(word.split("=")[0] == "--path" for word in words):
             from fairseq_aggdec.packed.folder import checkpoints
 
-            given = checkpoints(given)
-        sys.argv = [command, *given]
+            words = checkpoints(words)
+        sys.argv = [command, *words]
         return importlib.import_module(module_of(name)).main()
 
-    return refusals.run(command, tool, given)
+    return refusals.run(command, tool, words)
 
 
 if __name__ == "__main__":

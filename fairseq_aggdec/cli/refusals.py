@@ -151,8 +151,8 @@ def refusal(error: Exception) -> str | None:
 
 def loaded(module: str, name: str) -> type | tuple[()]:
     """A class of a module, which is not loaded for the question: what is not loaded has raised nothing."""
-    found: type | tuple[()] = getattr(sys.modules.get(module), name, ())
-    return found
+    kind: type | tuple[()] = getattr(sys.modules.get(module), name, ())
+    return kind
 
 
 def of_a_file(error: OSError, text: str) -> str:

@@ -32,20 +32,20 @@ NEEDED = (
 logger = logging.getLogger(__name__)
 
 
-def options(given: Sequence[str]) -> dict[str, Any]:
+def options(assignments: Sequence[str]) -> dict[str, Any]:
     """``["max_len_b=200", "spm=a.model"]`` -> ``{"max_len_b": 200, "spm": "a.model"}``."""
-    found = {}
-    for one in given:
+    values = {}
+    for one in assignments:
         name, equals, text = one.partition("=")
         if not equals:
             raise SystemExit(f"error: --option {one}: give NAME=VALUE")
         if name in OWN:
             raise SystemExit(f"error: --option {one}: give {OWN[name]}")
         try:
-            found[name] = ast.literal_eval(text)
+            values[name] = ast.literal_eval(text)
         except (SyntaxError, ValueError):
-            found[name] = text
-    return found
+            values[name] = text
+    return values
 
 
 def warn_of_pieces(translator: Any) -> None:
@@ -75,17 +75,17 @@ def read_keys(path: Path | None) -> list[str]:
     return keys
 
 
-def of_hub(name: str, int8: bool, given: dict[str, Any]) -> str:
+def of_hub(name: str, int8: bool, chosen: dict[str, Any]) -> str:
     """The packed folder of a model of the hub; ``source_lang`` and ``target_lang`` of the options choose its pair."""
     from fairseq_aggdec.convert import published
 
     logger.warning("%s: fetching, converting and packing it, unless that was done before", name)
-    pair = (given.pop(f"{side}_lang", None) for side in ("source", "target"))
+    pair = (chosen.pop(f"{side}_lang", None) for side in ("source", "target"))
     return str(published.packed(name, "int8" if int8 else "fp32", *pair))
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    args = parsed("serve", given)
+def main(words: Sequence[str] | None = None) -> None:
+    args = parsed("serve", words)
     keys = read_keys(args.api_key_file)
     installing.need("aggdec serve", "serve", *NEEDED)
     from fairseq_aggdec.serve.app import Service

@@ -43,14 +43,14 @@ def traces(session: Session, method: str) -> list[trace.Trace]:
         chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))
     else:
         chosen = choosing.choose(records, args.count)
-    told = trace.trace_beside if method == "gad" else trace.trace
+    traced = trace.trace_beside if method == "gad" else trace.trace
     more = {"apart": True} if method == "blockwise" else {}
-    return [told(record, *words, **more) for record in chosen]
+    return [traced(record, *words, **more) for record in chosen]
 
 
 @results.refusals()
-def main(given: Sequence[str] | None = None) -> None:
-    arguments = sys.argv[1:] if given is None else given
+def main(words: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if words is None else words
     session = Session(whole_parser("trace"), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
     refuse_beam_of_greedy(args, method)

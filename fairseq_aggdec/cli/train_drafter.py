@@ -17,8 +17,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 @refusals()
-def main(given: Sequence[str] | None = None) -> None:
-    args = parsed("train-drafter", given)
+def main(words: Sequence[str] | None = None) -> None:
+    args = parsed("train-drafter", words)
     check(args)
     set_up_log("INFO")
     training = DrafterTraining(args, run_module)

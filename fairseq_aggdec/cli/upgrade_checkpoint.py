@@ -110,7 +110,7 @@ def plain(value: Any, name: str, dropped: list[str]) -> Any:
 
 def plain_items(items: Mapping[Any, Any], name: str, dropped: list[str]) -> dict[Any, Any]:
     """The items of a container as data; those whose key or value is none are left out."""
-    found = {}
+    kept = {}
     for key, one in items.items():
         if type(key) not in PLAIN:
             dropped.append(
@@ -119,8 +119,8 @@ def plain_items(items: Mapping[Any, Any], name: str, dropped: list[str]) -> dict
             continue
         value = plain(one, f"{name}.{key}" if name else str(key), dropped)
         if value is not DROPPED:
-            found[key] = value
-    return found
+            kept[key] = value
+    return kept
 
 
 def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
@@ -128,16 +128,16 @@ def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
     state, said = read(path), list[str]()
     if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
         raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
-    found = plain_items(state, "", said)
+    items = plain_items(state, "", said)
     changes = [f"left out {one}" for one in said]
-    while (entry := missing_entry(found)) is not None:
+    while (entry := missing_entry(items)) is not None:
         if entry not in NEW_ENTRIES:
             raise CheckpointError(f"{path} does not say which model it holds: it has no options.")
-        found[entry] = copy.deepcopy(NEW_ENTRIES[entry])
-        found.setdefault("last_optimizer_state", None)
+        items[entry] = copy.deepcopy(NEW_ENTRIES[entry])
+        items.setdefault("last_optimizer_state", None)
         changes.append(f"added {entry}")
-    check_options(found, path)
-    return found, changes
+    check_options(items, path)
+    return items, changes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

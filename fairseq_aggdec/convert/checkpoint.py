@@ -69,10 +69,10 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     folder = _checked(folders.read(path))
     pair = _pair(folder, source, target)
     generation = _generation(folder)
-    given = folders.weights(path)
-    folders.check_sizes(folder, given)
+    tensors = folders.weights(path)
+    folders.check_sizes(folder, tensors)
     both = sides(folder)
-    model = parameters(folder, given, *both)
+    model = parameters(folder, tensors, *both)
     output = output.resolve()
     task = _task(folder, output, *pair)
     options = _model_options(folder) | shared(model)
@@ -207,25 +207,25 @@ def _model_options(folder: Folder) -> dict[str, Any]:
 
 def _generation(folder: Folder) -> dict[str, Any]:
     """The search that the model's authors chose. transformers counts start and end of a text, fairseq neither."""
-    given = folder.generation
-    found: dict[str, Any] = {"beam": _number(folder, "num_beams", 1, 1)}
+    config = folder.generation
+    options: dict[str, Any] = {"beam": _number(folder, "num_beams", 1, 1)}
     longest = _number(folder, "max_length", HF_MAX_LENGTH, 2)
     if longest != HF_MAX_LENGTH:
-        found["max_len_b"] = longest - 2
+        options["max_len_b"] = longest - 2
     if (shortest := _number(folder, "min_length", 0, 0)) > 2:
-        found["min_len"] = shortest - 1
+        options["min_len"] = shortest - 1
     if shortest > longest != HF_MAX_LENGTH:
         raise ValueError(
             f"{folder.path}: its generation settings have min_length {shortest} above max_length {longest}"
         )
-    penalty = given.length_penalty
+    penalty = config.length_penalty
     if penalty not in (None, 1.0):
         if type(penalty) not in (int, float) or not math.isfinite(penalty):
             raise _wrong(folder, "length_penalty", "a finite number")
-        found["lenpen"] = penalty
+        options["lenpen"] = penalty
     if size := _number(folder, "no_repeat_ngram_size", 0, 0):
-        found["no_repeat_ngram_size"] = size
-    return found
+        options["no_repeat_ngram_size"] = size
+    return options
 
 
 def _number(folder: Folder, name: str, default: int, least: int) -> int:
@@ -295,21 +295,21 @@ def _suffix(folder: Folder) -> str | None:
 
 
 def _notes(folder: Folder, task: Mapping[str, Any], arch: str) -> list[str]:
-    found = []
+    notes = []
     if arch == SWISH:
-        found.append(
+        notes.append(
             "Stock fairseq has no layer with this model's activation (swish). This package registers one, so that "
             "fairseq's own commands read it with --user-dir."
         )
     if folder.kind == "bart":
-        found.append(
+        notes.append(
             "BART was trained with <s> before source and target. fairseq's hub adds them, the -interactive commands "
             "do not."
         )
     if _suffix(folder) == "":
-        found.append("Put the code of the target language before each sentence: `>>fra<< Hello`.")
+        notes.append("Put the code of the target language before each sentence: `>>fra<< Hello`.")
     if task["_name"] == MULTILINGUAL:
-        found.append(
+        notes.append(
             "For other languages change -s, -t and --lang-pairs; languages.txt lists them."
         )
-    return found
+    return notes

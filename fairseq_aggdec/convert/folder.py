@@ -82,12 +82,12 @@ def _kind(path: Path) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: it holds no JSON object")
-    return found
+    return value
 
 
 def _first_line(error: Exception) -> str:
@@ -101,10 +101,10 @@ def weights(path: Path) -> dict[str, Tensor]:
         FileNotFoundError: there are no weights, or a part of them is missing.
         ValueError: a file is damaged, holds code or NaN, or its numbers are quantised.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in _files(path):
-        found |= _tensors(file)
-    for name, value in passing(found.items(), "reading weights", " tensors"):
+        tensors |= _tensors(file)
+    for name, value in passing(tensors.items(), "reading weights", " tensors"):
         whole = value.is_floating_point() and value.element_size() > 1
         if name.endswith(("weight", "bias")) and not whole:
             raise ValueError(
@@ -112,7 +112,7 @@ def weights(path: Path) -> dict[str, Tensor]:
             )
         if whole and value.isnan().any():
             raise ValueError(f"{path}: {name} holds numbers that are NaN: the model is damaged")
-    return found
+    return tensors
 
 
 def check_sizes(folder: Folder, weights: Mapping[str, Tensor]) -> None:

@@ -74,8 +74,8 @@ def _model(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.Mo
     translator = from_pretrained(
         path, data, decoding, beam=1, device="cpu", int8=kind == "int8", dtype=dtype
     )
-    found: nn.Module = translator.models[0]
-    return found
+    model: nn.Module = translator.models[0]
+    return model
 
 
 def _drafter(path: Path, data: Path, kind: str, state: Mapping[str, Any]) -> nn.Module:

@@ -90,7 +90,7 @@ def _usual_pair(
     codes = languages(folder)
     if not codes:
         return source, target
-    own = getattr(folder.tokenizer, "src_lang", None)
-    source = source or (own if own in codes and own != target else None)
+    language = getattr(folder.tokenizer, "src_lang", None)
+    source = source or (language if language in codes and language != target else None)
     source = source or next(code for code in codes if code != target)
     return source, target or next(code for code in codes if code != source)

@@ -46,17 +46,17 @@ def convert(path: Path, output: Path, block_size: int | None = None) -> None:
     weights = {name: value.clone() for name, value in state["model"].items()}
     if COPY not in weights:
         raise CheckpointError(f"{path} is no drafter of the authors of GAD: it has no {COPY}")
-    given = _options(state)
-    size = block_size or given.get("block_size")
+    trained = _options(state)
+    size = block_size or trained.get("block_size")
     if not size:
         raise CheckpointError(
             f"{path} does not say how many tokens it drafts at once: name --block-size"
         )
-    options = _model_options(weights, given, int(size))
+    options = _model_options(weights, trained, int(size))
     weights["decoder.copy_query.weight"] = weights.pop(COPY)
     weights["decoder.mask_embedding"] = torch.zeros(options.decoder_embed_dim)  # read by nobody
     output.mkdir(parents=True)
-    task = {name: given.get(name) for name in ("source_lang", "target_lang")}
+    task = {name: trained.get(name) for name in ("source_lang", "target_lang")}
     cfg = {"model": options, "task": {"_name": "translation", "data": "", **task}}
     kept = {"args": None, "cfg": cfg, "model": weights, "last_optimizer_state": None}
     save(kept | NEW_ENTRIES, output / "model.pt")
@@ -64,23 +64,23 @@ def convert(path: Path, output: Path, block_size: int | None = None) -> None:
 
 def _options(state: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the run in one dictionary: of model and task, or of the one namespace of older files."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     cfg = state.get("cfg") or {}
     for part in (state.get("args"), cfg.get("task"), cfg.get("model")):
         values = vars(part) if isinstance(part, Namespace) else dict(part or {})
-        found |= {str(name): value for name, value in values.items() if value is not None}
-    return found
+        options |= {str(name): value for name, value in values.items() if value is not None}
+    return options
 
 
 def _model_options(
-    weights: Mapping[str, Tensor], given: Mapping[str, Any], block_size: int
+    weights: Mapping[str, Tensor], trained: Mapping[str, Any], block_size: int
 ) -> Namespace:
     tied = [
         torch.equal(weights["decoder.embed_tokens.weight"], weights[name])
         for name in ("encoder.embed_tokens.weight", "decoder.output_projection.weight")
         if name in weights
     ]
-    options = {name: given.get(name, value) for name, value in SAME.items()} | {
+    options = {name: trained.get(name, value) for name, value in SAME.items()} | {
         "arch": "nar_drafter",
         "_name": "nar_drafter",
         "block_size": block_size,
@@ -99,7 +99,7 @@ def _model_options(
             f"{side}_layers": len(
                 {name.split(".")[2] for name in weights if name.startswith(f"{side}.layers.")}
             ),
-            f"{side}_attention_heads": given.get(
+            f"{side}_attention_heads": trained.get(
                 f"{side}_attention_heads", max(width // HEAD_WIDTH, 1)
             ),
             f"{side}_learned_pos": table is not None,

@@ -66,25 +66,25 @@ def _tokens(folder: Folder) -> dict[int, str]:
     tokenizer = folder.tokenizer
     if folder.kind == "marian":  # its method knows the target's tokens
         return _by_row(folder, {**_added(folder), **tokenizer.encoder})
-    if isinstance(given := getattr(tokenizer, "encoder", None), dict):
-        _by_row(folder, given)
+    if isinstance(encoder := getattr(tokenizer, "encoder", None), dict):
+        _by_row(folder, encoder)
     # transformers gives tokens that are added to M2M100's the ids of its languages.
     _by_row(folder, getattr(tokenizer, "lang_token_to_id", {}) | _added(folder))
-    found = {}
+    tokens = {}
     for row in range(folder.config.vocab_size):
         try:
             token = tokenizer.convert_ids_to_tokens(row)
         except IndexError:  # behind the last piece of the sentencepiece model
             continue
         if token is not None and tokenizer.convert_tokens_to_ids(token) == row:
-            found[row] = token
-    return found
+            tokens[row] = token
+    return tokens
 
 
 def _added(folder: Folder) -> dict[str, int]:
     """Tokens that a text may hold as they are -> their rows; those without a row in the tables are left out."""
-    given = folder.tokenizer.added_tokens_decoder.items()
-    return {token.content: row for row, token in given if row < folder.config.vocab_size}
+    added = folder.tokenizer.added_tokens_decoder.items()
+    return {token.content: row for row, token in added if row < folder.config.vocab_size}
 
 
 def _by_row(folder: Folder, rows: Mapping[str, int]) -> dict[int, str]:
@@ -93,13 +93,13 @@ def _by_row(folder: Folder, rows: Mapping[str, int]) -> dict[int, str]:
     Raises:
         ValueError: two tokens have one row, and fairseq would know one of them only.
     """
-    found: dict[int, str] = {}
+    tokens: dict[int, str] = {}
     for token, row in rows.items():
-        if found.setdefault(row, token) != token:
+        if tokens.setdefault(row, token) != token:
             raise ValueError(
-                f"{folder.path}: its tokens {found[row]!r} and {token!r} have one row, {row}"
+                f"{folder.path}: its tokens {tokens[row]!r} and {token!r} have one row, {row}"
             )
-    return found
+    return tokens
 
 
 def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabulary:

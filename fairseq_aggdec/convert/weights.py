@@ -27,24 +27,24 @@ def parameters(
     Raises:
         ValueError: a parameter is missing or has another shape.
     """
-    given = {name.removeprefix("model."): value for name, value in weights.items()}
-    found = _layers(folder, given)
+    tensors = {name.removeprefix("model."): value for name, value in weights.items()}
+    made = _layers(folder, tensors)
     for part in ("encoder", "decoder"):
-        found[f"{part}.version"] = torch.tensor([3.0])
+        made[f"{part}.version"] = torch.tensor([3.0])
         if folder.kind != "m2m_100":  # it has fairseq's own sinusoids
-            found[f"{part}.embed_positions.weight"] = _positions(folder, given, part)
-    tables = _tables(folder, given)
+            made[f"{part}.embed_positions.weight"] = _positions(folder, tensors, part)
+    tables = _tables(folder, tensors)
     for table, side in zip(tables, (source, target, target), strict=True):
         count = len(side.rows) - side.rows.count(ABSENT)
         if len(table) != count:
             raise ValueError(
                 f"{folder.path}: its weights have {len(table)} types and its configuration {count}"
             )
-    bias = given.get("final_logits_bias", torch.zeros(1, len(tables[2]))).flatten()
-    return found | _embeddings(folder, tables, bias, source, target, found)
+    bias = tensors.get("final_logits_bias", torch.zeros(1, len(tables[2]))).flatten()
+    return made | _embeddings(folder, tables, bias, source, target, made)
 
 
-def _layers(folder: Folder, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _layers(folder: Folder, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Layers and norms, which have fairseq's names."""
     import transformers
 
@@ -52,33 +52,35 @@ def _layers(folder: Folder, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         made = transformers.AutoModelForSeq2SeqLM.from_config(folder.config).model
     shapes = {n: value.shape for n, value in made.state_dict().items() if SAME_NAME.fullmatch(n)}
     wrong = [
-        name for name, shape in shapes.items() if name not in given or given[name].shape != shape
+        name
+        for name, shape in shapes.items()
+        if name not in tensors or tensors[name].shape != shape
     ]
     if wrong:
         raise ValueError(f"the weights in {folder.path} lack {wrong[0]}, or its shape is another")
-    return {name: given[name] for name in shapes}
+    return {name: tensors[name] for name in shapes}
 
 
-def _tables(folder: Folder, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _tables(folder: Folder, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings of source and target and the output's weights (V, C); shared ones are stored under any name."""
     one = getattr(folder.config, "share_encoder_decoder_embeddings", True)
     tied = folder.config.tie_word_embeddings
     names = ["decoder.embed_tokens", *(["lm_head"] if tied else [])]
-    target = _first(folder, given, ["shared", "encoder.embed_tokens", *names] if one else names)
-    source = target if one else _first(folder, given, ["encoder.embed_tokens"])
-    return source, target, target if tied else _first(folder, given, ["lm_head"])
+    target = _first(folder, tensors, ["shared", "encoder.embed_tokens", *names] if one else names)
+    source = target if one else _first(folder, tensors, ["encoder.embed_tokens"])
+    return source, target, target if tied else _first(folder, tensors, ["lm_head"])
 
 
-def _first(folder: Folder, given: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+def _first(folder: Folder, tensors: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     for name in names:
-        if f"{name}.weight" in given:
-            return given[f"{name}.weight"]
+        if f"{name}.weight" in tensors:
+            return tensors[f"{name}.weight"]
     raise ValueError(f"the weights in {folder.path} lack {' or '.join(names)}")
 
 
-def _positions(folder: Folder, given: Mapping[str, Tensor], part: str) -> Tensor:
+def _positions(folder: Folder, tensors: Mapping[str, Tensor], part: str) -> Tensor:
     """The table (positions + 2, C) that fairseq's learned positions read."""
-    stored = given.get(f"{part}.embed_positions.weight")
+    stored = tensors.get(f"{part}.embed_positions.weight")
     if folder.kind != "marian":
         if stored is None:
             raise ValueError(f"the weights in {folder.path} lack {part}.embed_positions")
@@ -101,7 +103,7 @@ def _embeddings(
     bias: Tensor,
     source: Vocabulary,
     target: Vocabulary,
-    found: Mapping[str, Tensor],
+    layers: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """The three tables in the order of the dictionaries, and the norm before the output where it changes."""
     one = tables[0] is tables[1] and source is target
@@ -121,7 +123,7 @@ def _embeddings(
         last = "decoder.layer_norm"
         if folder.kind not in ("m2m_100", "mbart"):
             last = f"decoder.layers.{folder.config.decoder_layers - 1}.final_layer_norm"
-        norm = found[f"{last}.weight"], found[f"{last}.bias"]
+        norm = layers[f"{last}.weight"], layers[f"{last}.bias"]
         output, *changed = folded(output, bias, *norm)
         norms = dict(zip((f"{last}.weight", f"{last}.bias"), changed, strict=True))
     return named | {"decoder.output_projection.weight": output} | norms
@@ -132,9 +134,9 @@ def _ordered(table: Tensor, rows: Sequence[int], absent: float = 0.0) -> Tensor:
     if list(rows) == list(range(len(table))):
         return table
     index = torch.tensor(rows)
-    found = table[index.clamp(min=0)]
-    found[index == ABSENT] = absent
-    return found
+    ordered = table[index.clamp(min=0)]
+    ordered[index == ABSENT] = absent
+    return ordered
 
 
 def folded(weight: Tensor, bias: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
@@ -154,14 +156,14 @@ def folded(weight: Tensor, bias: Tensor, gain: Tensor, shift: Tensor) -> tuple[T
     scaled = weight.double() * gain.double()
     constant = bias.double() + weight.double() @ shift.double()
     even = scaled - scaled.mean(1, keepdim=True)  # sums to zero, so that the shift adds nothing
-    found = even + constant[:, None] / weight.size(1)
-    return found.to(weight.dtype), torch.ones_like(gain), torch.ones_like(shift)
+    centred = even + constant[:, None] / weight.size(1)
+    return centred.to(weight.dtype), torch.ones_like(gain), torch.ones_like(shift)
 
 
-def shared(found: Mapping[str, Any]) -> dict[str, bool]:
+def shared(state: Mapping[str, Any]) -> dict[str, bool]:
     """fairseq's options about which of the three tables are one."""
     encoder, decoder, output = (
-        found[f"{name}.weight"]
+        state[f"{name}.weight"]
         for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     )
     return {

@@ -46,8 +46,8 @@ class AcceptanceProbe:
         if self.drafter is not drafter:
             self._prepare(drafter)
         generator = self.generator
-        found = generator.generate([self.verifier], {"net_input": net_input})
-        return [len(best["tokens"]) / best["steps"] for best, *_ in found]
+        nbest = generator.generate([self.verifier], {"net_input": net_input})
+        return [len(best["tokens"]) / best["steps"] for best, *_ in nbest]
 
     def _prepare(self, drafter: Any) -> None:
         self.drafter = drafter

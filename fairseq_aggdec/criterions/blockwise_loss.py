@@ -82,10 +82,10 @@ class BlockwiseLoss(FairseqCriterion):
                 "--criterion blockwise_loss needs a model with block heads (--arch blockwise_transformer)"
             )
         heads = self._heads(model)
-        own = target = sample["target"]
+        own_target = target = sample["target"]
         opened = model.decoder.head_layers is not None
         if opened:  # before the first position stands </s>, and only heads 2 to k are read there
-            own = F.pad(target, (1, 0), value=self.padding_idx)
+            own_target = F.pad(target, (1, 0), value=self.padding_idx)
             target = F.pad(target, (1, 0), value=self.task.target_dictionary.eos())
         # fairseq seeds torch with the number of the update, so a resumed run draws the same heads and positions.
         places = self._places(target) if model.training else None
@@ -96,7 +96,7 @@ class BlockwiseLoss(FairseqCriterion):
             logging |= {f"{name}_{head + 1}": target.new_zeros(()) for name in SUMS}
         losses, predicted = [], []
         for head, output in zip(heads, outputs.unbind(-2), strict=True):  # each (B, T, C)
-            wanted = shift(target if head else own, head, self.padding_idx, places)
+            wanted = shift(target if head else own_target, head, self.padding_idx, places)
             learning = functools.partial(
                 projected_loss,
                 model.decoder.output_projection,
@@ -104,17 +104,17 @@ class BlockwiseLoss(FairseqCriterion):
                 epsilon=self.epsilon,
                 pad=self.padding_idx,
             )
-            found = learning(output)
-            losses.append(found.loss)
+            learnt = learning(output)
+            losses.append(learnt.loss)
             if head > 0 and model.decoder.chain is not None:
                 before = shift(target, head - 1, self.padding_idx, places)
-                found = learning(model.decoder.chained(output, before))
-                losses[-1] = (losses[-1] + found.loss) / 2
-            predicted.append(found.predicted)
+                learnt = learning(model.decoder.chained(output, before))
+                losses[-1] = (losses[-1] + learnt.loss) / 2
+            predicted.append(learnt.predicted)
             there = wanted != self.padding_idx
             logging |= {
-                f"nll_{head + 1}": found.nll,
-                f"hits_{head + 1}": ((found.predicted == wanted) & there).sum(),
+                f"nll_{head + 1}": learnt.nll,
+                f"hits_{head + 1}": ((learnt.predicted == wanted) & there).sum(),
                 f"count_{head + 1}": there.sum(),
             }
         loss = torch.stack(losses) @ self._weights(len(losses)).to(losses[0])
@@ -217,7 +217,7 @@ def accepted_on_reference(
     here = target != pad
     stands, gained = here, here.sum()
     for head, tokens in enumerate(predicted[1:], start=1):
-        own = shift(predicted[0], head, pad)
-        stands = stands & (tokens == own) & shift(here, head, False)
+        predicted_first = shift(predicted[0], head, pad)
+        stands = stands & (tokens == predicted_first) & shift(here, head, False)
         gained = gained + stands.sum()
     return gained, here.sum()

@@ -139,8 +139,8 @@ class GlancingLoss(FairseqCriterion):
         loss, logging["nll_loss"], predicted = learning(features)
         if decoder.chain is not None:
             # Slots alone choose the candidates and have to be good as well.
-            told = decoder.chained(features, self._before(tokens, block))
-            chained, logging["nll_loss"], predicted = learning(told)
+            features_behind = decoder.chained(features, self._before(tokens, block))
+            chained, logging["nll_loss"], predicted = learning(features_behind)
             loss = (loss + chained) / 2
         right = (predicted == block) & there if glance is None else glance.right
         ntokens = learned.sum()

@@ -57,12 +57,12 @@ def plain(options: dict[str, Any]) -> dict[str, Any]:
     fairseq hands the model's dictionary to the architecture, which drops what is not an option of fairseq itself. Those
     of the plugin, which have such options and are only loaded with it, get a namespace as from ``fairseq-train``.
     """
-    found: dict[str, Any] = without_folders(options)
-    model = found["model"]
+    plain_options: dict[str, Any] = without_folders(options)
+    model = plain_options["model"]
     owner = ARCH_MODEL_REGISTRY.get(model.get("arch", model.get("_name")))
     if owner is not None and owner.__module__.startswith("fairseq_aggdec."):
-        found["model"] = argparse.Namespace(**model)
-    return found
+        plain_options["model"] = argparse.Namespace(**model)
+    return plain_options
 
 
 def write(path: Path, model: dict[str, Tensor], options: dict[str, Any], trained: Any) -> None:

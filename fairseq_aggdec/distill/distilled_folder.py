@@ -94,7 +94,7 @@ def copy_the_rest(data: DataFolder, output: Path, subsets: Sequence[str]) -> Non
 def write_subset(
     data: DataFolder,
     output: Path,
-    found: Distilled,
+    distilled: Distilled,
     rule: Filter,
     dictionaries: tuple[Dictionary, Dictionary],
 ) -> dict[str, Any]:
@@ -109,16 +109,16 @@ def write_subset(
     Raises:
         DistillationError: nothing is kept.
     """
-    subset = found.header["subset"]
+    subset = distilled.header["subset"]
     sources = data.side(subset, data.source, dictionaries[0])
     references = data.side(subset, data.target, dictionaries[1])
     reasons = [
         rule.reason(int(size) - 1, written)
-        for size, written in zip(sources.sizes, found.outputs, strict=True)
+        for size, written in zip(sources.sizes, distilled.outputs, strict=True)
     ]
     pairs = [
         (number, with_end(written, dictionaries[1].eos()))
-        for number, (reason, written) in enumerate(zip(reasons, found.outputs, strict=True))
+        for number, (reason, written) in enumerate(zip(reasons, distilled.outputs, strict=True))
         if reason is None and written is not None
     ]
     if not pairs:
@@ -132,9 +132,11 @@ def write_subset(
     name = f"{subset}.{data.source}-{data.target}"
     write_side(output, name, data.source, dictionaries[0], (sources[number] for number in kept))
     write_side(output, name, data.target, dictionaries[1], targets)
-    write_dropped(output / TEXT / f"{subset}.dropped.tsv", reasons, found.outputs, dictionaries[1])
+    write_dropped(
+        output / TEXT / f"{subset}.dropped.tsv", reasons, distilled.outputs, dictionaries[1]
+    )
     return {
-        "sentences": len(found.outputs),
+        "sentences": len(distilled.outputs),
         "kept": len(kept),
         "dropped": count_reasons(reasons),
         "mean_length": {

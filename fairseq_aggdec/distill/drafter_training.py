@@ -58,8 +58,8 @@ def languages(data: Path, flags: Sequence[str]) -> tuple[str, str]:
     Raises:
         SystemExit: neither says.
     """
-    given, inferred = distilled_by(flags), data_utils.infer_language_pair(str(data))
-    source, target = given.source_lang or inferred[0], given.target_lang or inferred[1]
+    named, inferred = distilled_by(flags), data_utils.infer_language_pair(str(data))
+    source, target = named.source_lang or inferred[0], named.target_lang or inferred[1]
     if not source or not target:
         raise SystemExit(
             f"error: {data} does not tell the languages: --distill-flags='-s SOURCE -t TARGET'"
@@ -121,8 +121,8 @@ class DrafterTraining:
     def settings(self) -> dict[str, Any]:
         """Step -> what its folder was made with."""
         path = self.output / "settings.json"
-        found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        return found
+        stored: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        return stored
 
     def of_data(self) -> dict[str, Any]:
         return {"data": str(self.args.data), "verifier": str(self.args.path)}
@@ -229,11 +229,11 @@ def bound(module: str, arguments: Sequence[str]) -> list[str]:
 
 def updates_in(arguments: Sequence[str]) -> int:
     """The number of updates that a command line of fairseq-train asks for; 0: it does not say."""
-    found = [word for word in arguments if word.startswith("--max-update=")]
-    return int(found[-1].partition("=")[2]) if found else 0
+    limits = [word for word in arguments if word.startswith("--max-update=")]
+    return int(limits[-1].partition("=")[2]) if limits else 0
 
 
-def shown(lines: Iterable[str], updates: int) -> Iterator[str]:
+def with_progress(lines: Iterable[str], updates: int) -> Iterator[str]:
     """The lines of a log, which go to stderr too; on a terminal a bar below them counts the updates of a training.
 
     Args:
@@ -242,8 +242,8 @@ def shown(lines: Iterable[str], updates: int) -> Iterator[str]:
     with progress.counting("training", " updates", updates) as bar:
         for line in lines:
             bar.write(line, file=sys.stderr, end="")
-            if found := re.search(r"\bnum_updates=(\d+)", line):
-                done = int(found[1])
+            if match := re.search(r"\bnum_updates=(\d+)", line):
+                done = int(match[1])
                 if not bar.n:  # what an earlier run has done took no time of this one
                     bar.initial = bar.n = bar.last_print_n = done
                 bar.update(done - bar.n)
@@ -264,7 +264,7 @@ def run_module(module: str, arguments: Sequence[str], log: Path | None) -> None:
     with subprocess.Popen(bound(module, arguments), text=True, **pipe) as child:
         if log is not None and child.stdout is not None:
             with log.open("a", encoding="utf-8") as file:
-                for line in shown(child.stdout, updates_in(arguments)):
+                for line in with_progress(child.stdout, updates_in(arguments)):
                     last.append(line)
                     file.write(line)
     if child.returncode:

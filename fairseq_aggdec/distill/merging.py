@@ -41,15 +41,15 @@ def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None
     data = data_folder(cfg)
     distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
     task = tasks.setup_task(cfg.task)
-    for found in distilled:
-        if found.header["data"] != digest(data.files(found.header["subset"])):
+    for part in distilled:
+        if part.header["data"] != digest(data.files(part.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
     with output_folder.attempt(args.output) as partial:
         distilled_folder.copy_the_rest(data, partial, subsets)
         made: dict[str, dict[str, Any]] = {}
-        for found in distilled:
-            made[found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
-        headers = {found.header["subset"]: found.header for found in distilled}
+        for part in distilled:
+            made[part.header["subset"]] = merge_subset(args, cfg, task, part, partial)
+        headers = {part.header["subset"]: part.header for part in distilled}
         for subset, header in headers.items():
             Job(args.output / SHARDS, subset, header).tidy()
         summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": made}
@@ -80,14 +80,14 @@ def merge_subset(
     args: argparse.Namespace,
     cfg: DictConfig,
     task: Any,
-    found: shards.Distilled,
+    part: shards.Distilled,
     output: Path,
 ) -> dict[str, Any]:
     """Writes a subset; returns what the summary says about it."""
-    data, header = data_folder(cfg), found.header
+    data, header = data_folder(cfg), part.header
     rule = Filter(args.max_length_ratio, args.keep_cut)
     dictionaries = task.source_dictionary, task.target_dictionary
-    written = distilled_folder.write_subset(data, output, found, rule, dictionaries)
+    written = distilled_folder.write_subset(data, output, part, rule, dictionaries)
     return {
         "teacher": header[NOTES]["teacher"],
         "teacher_sha256": header["teacher"],

@@ -34,8 +34,8 @@ def check(output: Path, data: Path) -> None:
         raise DistillationError(
             f"--output {output} is DATA, whose training set would be lost: name a new folder"
         )
-    found = [path.name for path in output.iterdir()] if output.exists() else []
-    foreign = sorted(n for n in found if n != SHARDS and not fnmatch(n, PARTIALS))
+    names = [path.name for path in output.iterdir()] if output.exists() else []
+    foreign = sorted(n for n in names if n != SHARDS and not fnmatch(n, PARTIALS))
     if foreign and not any((output / SHARDS).glob("*.job.json")):
         raise DistillationError(
             f"--output {output} holds files that distillation did not write ({_some(foreign)}): name a new folder"

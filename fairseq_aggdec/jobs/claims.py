@@ -48,15 +48,15 @@ def turn(
     Args:
         wait: is called once if somebody else holds it.
     """
-    told = False
+    announced = False
     while True:
         with claim(folder, name) as mine:
             if mine or done():
                 yield mine
                 return
-        if not told:
+        if not announced:
             wait()
-            told = True
+            announced = True
         time.sleep(POLL)
 
 

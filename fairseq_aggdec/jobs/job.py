@@ -78,12 +78,12 @@ class Job:
     def left(self) -> list[int]:
         """Numbers of the shards that are not there."""
         pattern = re.compile(re.escape(self.name) + rf"\.(\d+)-of-{self.shards}\.shard")
-        found = {
+        made = {
             match[1]
             for entry in os.scandir(self.folder)
             if (match := pattern.fullmatch(entry.name))
         }
-        return [number for number in range(self.shards) if str(number) not in found]
+        return [number for number in range(self.shards) if str(number) not in made]
 
     def work(
         self, make: Callable[[int], bytes], finished: Callable[[], bool] = lambda: False
@@ -251,9 +251,9 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def check_header(name: str, found: Header, wanted: Header) -> None:
+def check_header(name: str, stored: Header, wanted: Header) -> None:
     """Raises :class:`BulkError`, naming the first entry that differs, notes aside."""
-    old, new = _flat(found), _flat(wanted)
+    old, new = _flat(stored), _flat(wanted)
     for key in [*new, *old]:
         if old.get(key) != new.get(key):
             difference = _difference(key, old.get(key), new.get(key))
@@ -281,7 +281,7 @@ def _flat(header: Header) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for key, value in header.items():
         if key == "options":
-            entries |= {f"--{name.replace('_', '-')}": given for name, given in value.items()}
+            entries |= {f"--{name.replace('_', '-')}": setting for name, setting in value.items()}
         elif key != NOTES:
             entries[LABELS.get(key, key)] = value
     return entries

@@ -105,8 +105,8 @@ def _aligned(pairs: BinarisedPairs, links: Path) -> Iterator[tuple[int, AlignedP
     """The pairs with their links, checked, each chunk with the number of its first pair."""
     first, total = 0, math.ceil(len(pairs) / CHUNK)
     chunks = tqdm(pairs.chunks(), desc="count", unit=" chunks", total=total, disable=None)
-    for sides, found in zip_longest(chunks, read_links(links)):
-        at, counts = found or (np.empty((0, 2), np.int32), np.empty(0, np.int64))
+    for sides, of_chunk in zip_longest(chunks, read_links(links)):
+        at, counts = of_chunk or (np.empty((0, 2), np.int32), np.empty(0, np.int64))
         expected = len(sides[0].lengths) if sides else 0
         if len(counts) > expected:
             more = f"has more lines than there are sentence pairs ({len(pairs)})"
@@ -189,7 +189,7 @@ def choose_weights(
 
     best = START
     for name in ("translation", "position"):
-        found = {value: measure(replace(best, **{name: value})) for value in GRID}
-        value = max(GRID, key=found.__getitem__)
+        measured = {value: measure(replace(best, **{name: value})) for value in GRID}
+        value = max(GRID, key=measured.__getitem__)
         best = replace(best, **{name: value})
-    return best, found[value]
+    return best, measured[value]

@@ -217,11 +217,11 @@ class CandidateModel:
         width = self.translation.width + self.lexicon.width
         at_once = max(1, _SPREAD // (rows * max(1, longest) * width))
         places = torch.arange(positions, device=words.device)
-        found = [
+        parts_of_rows = [
             self._words_at(words, source_lengths, part, candidates, smoothing)
             for part in places.split(at_once)
         ]
-        tokens, probabilities = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        tokens, probabilities = (torch.cat(parts, 1) for parts in zip(*parts_of_rows, strict=True))
         return tokens.masked_fill(probabilities == 0, self.special.pad), probabilities
 
     def _words_at(
@@ -338,15 +338,15 @@ def most_likely(tokens: Tensor, chances: Tensor, count: int, types: int) -> tupl
     names = torch.zeros(rows, width + 1, dtype=torch.int64, device=tokens.device)
     place = torch.where(there, number, width)  # what is not there goes to a place of its own
     names.scatter_(1, place, torch.arange(types, device=tokens.device).expand_as(place))
-    own = number.gather(1, index.flatten(1)).view_as(index)
-    sums = chances.new_zeros(rows, positions, width).scatter_add_(2, own, chances)
+    slot = number.gather(1, index.flatten(1)).view_as(index)
+    sums = chances.new_zeros(rows, positions, width).scatter_add_(2, slot, chances)
     # Floats that are not negative are in the order of their bits. One number per token is sorted out much faster than
     # a stable sort is.
     lowest_first = torch.arange(width - 1, -1, -1, device=sums.device)
     best = ((sums.view(torch.int32).long() << 32) | lowest_first).topk(count, dim=-1).values
     chosen = width - 1 - (best & 0xFFFFFFFF)  # (B, T, N)
-    found = names.gather(1, chosen.flatten(1)).view_as(chosen)
-    return found, (best >> 32).int().view(torch.float32)
+    words = names.gather(1, chosen.flatten(1)).view_as(chosen)
+    return words, (best >> 32).int().view(torch.float32)
 
 
 def _normalised(chances: Tensor, inside: Tensor) -> Tensor:

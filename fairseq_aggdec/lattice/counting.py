@@ -96,10 +96,11 @@ class Counts:
     def settle(self) -> None:
         """Counts what is pending."""
         if self._pending:
-            found, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+            observations, counts = np.unique(np.concatenate(self._pending), return_counts=True)
             self._pending.clear()
             self.observations, self.counts = _summed(
-                np.concatenate([self.observations, found]), np.concatenate([self.counts, counts])
+                np.concatenate([self.observations, observations]),
+                np.concatenate([self.counts, counts]),
             )
 
 

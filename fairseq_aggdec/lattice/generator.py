@@ -110,8 +110,8 @@ class LatticeGenerator(CachedGenerator):
         """The best paths of some sentences."""
         if self.candidates == 1:  # one path, whose scores are the candidates' own: no network runs
             lattice = self._lattice(net_input["src_tokens"])
-            own = lattice.log_probabilities
-            first, edges = self._penalised(lattice, own[:, 0], own[:, 1:].unsqueeze(2))
+            unary = lattice.log_probabilities
+            first, edges = self._penalised(lattice, unary[:, 0], unary[:, 1:].unsqueeze(2))
         else:
             lattice, first, edges = self.scored(net_input, start)
         with self.counters.clock("other"):
@@ -167,15 +167,15 @@ class LatticeGenerator(CachedGenerator):
         return LengthWindow(window.shortest.clamp(min=floor), window.longest.clamp(min=floor))
 
     def _hypotheses(self, done: list[Searched]) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = []
+        nbest: list[list[Hypothesis]] = []
         with self.counters.clock("other"):
             for part in done:
-                found += self._of_part(part, len(found))
-        for ranked in found:
+                nbest += self._of_part(part, len(nbest))
+        for ranked in nbest:
             self.counters.sentences += 1
             self.counters.iterations += 1
             self.counters.emitted[len(ranked[0]["tokens"])] += 1
-        return found
+        return nbest
 
     def _of_part(self, part: Searched, before: int) -> list[list[Hypothesis]]:
         """The hypotheses of some sentences, which come after ``before`` others of their batch."""
@@ -187,13 +187,13 @@ class LatticeGenerator(CachedGenerator):
         tokens, scores, totals, broken = read([tokens, scores, totals, broken])
         tokens, lost = tokens.long(), broken.bool().unsqueeze(1) | ~totals.isfinite()
         lengths = (tokens != self.pad).sum(2).masked_fill(lost, 0).tolist()
-        found = []
+        nbest = []
         for row in range(rows):
             if not any(lengths[row]):
                 raise NonFiniteError(before + row)
             paths_of_row = zip(tokens[row], scores[row], lengths[row], strict=True)
-            found.append(best_first(self._hypothesis(*path) for path in paths_of_row if path[2]))
-        return found
+            nbest.append(best_first(self._hypothesis(*path) for path in paths_of_row if path[2]))
+        return nbest
 
     def _hypothesis(self, tokens: Tensor, scores: Tensor, length: int) -> Hypothesis:
         scores = scores[:length].float()

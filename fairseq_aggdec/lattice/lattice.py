@@ -52,19 +52,19 @@ class Lattice:
 
     def pruned(self, least: float) -> Lattice:
         """Without words less likely than ``least``, but for the likeliest of each position; no wider than needed."""
-        own = self.log_probabilities
-        words = own.masked_fill(self._over, -torch.inf)
+        log_probs = self.log_probabilities
+        words = log_probs.masked_fill(self._over, -torch.inf)
         kept = self._over | (words.exp() >= least) | (words == words.amax(2, keepdim=True))
         kept &= self.nodes
         # The one thing that is asked of the device between the source and the paths.
         followed = 1 + (kept & ~self._over)[:, :-1].flatten(1).sum(1)
         width, histories = read([kept.sum(2).amax(), followed])
         order = torch.sort(~kept, stable=True, dim=2).indices[..., : int(width)]
-        kept, own = kept.gather(2, order), own.gather(2, order)
+        kept, log_probs = kept.gather(2, order), log_probs.gather(2, order)
         return replace(
             self,
             tokens=self.tokens.gather(2, order).masked_fill(~kept, self.pad),
-            log_probabilities=own.masked_fill(~kept, -torch.inf),
+            log_probabilities=log_probs.masked_fill(~kept, -torch.inf),
             histories=histories.tolist(),
         )
 
@@ -94,14 +94,14 @@ class Lattice:
         Returns:
             Unary scores (B, T, N), which are 0 but at position 0, and edge scores (B, T - 1, N, N).
         """
-        own = self.log_probabilities
-        first = own[:, 0] if first is None else first
-        edges = own[:, 1:].unsqueeze(2) if edges is None else edges
+        log_probs = self.log_probabilities
+        first = log_probs[:, 0] if first is None else first
+        edges = log_probs[:, 1:].unsqueeze(2) if edges is None else edges
         allowed = self.edges
         padding = (self.tokens == self.pad)[:, 1:].unsqueeze(2)
-        unary = torch.zeros_like(own)
-        unary[:, 0] = first.to(own.dtype).masked_fill(~self.nodes[:, 0], -torch.inf)
-        edges = edges.to(own.dtype).expand(allowed.shape).masked_fill(padding, 0.0)
+        unary = torch.zeros_like(log_probs)
+        unary[:, 0] = first.to(log_probs.dtype).masked_fill(~self.nodes[:, 0], -torch.inf)
+        edges = edges.to(log_probs.dtype).expand(allowed.shape).masked_fill(padding, 0.0)
         return unary, edges.masked_fill(~allowed, -torch.inf)
 
     def search(

@@ -71,12 +71,12 @@ class EdgeScorer(Verifier):
 
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         """Scores of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
-        found = [self._of_one(member.decoder, lattice, start) for member in self.members]
-        if len(found) == 1:
-            return found[0]
+        of_members = [self._of_one(member.decoder, lattice, start) for member in self.members]
+        if len(of_members) == 1:
+            return of_members[0]
         first, edges = (
-            torch.logsumexp(torch.stack(part), 0) - math.log(len(found))
-            for part in zip(*found, strict=True)
+            torch.logsumexp(torch.stack(part), 0) - math.log(len(of_members))
+            for part in zip(*of_members, strict=True)
         )
         return first, edges
 

@@ -132,11 +132,11 @@ def check_dictionary(
     Raises:
         ValueError: it is another one.
     """
-    found, expected = describe(dictionary), header["dictionaries"][side]
-    if found != expected:
+    described, expected = describe(dictionary), header["dictionaries"][side]
+    if described != expected:
         raise ValueError(
             f"the lattice tables in {folder} belong to another {side} dictionary ({expected['symbols']} symbols, "
-            f"here {found['symbols']}); make them anew from this data"
+            f"here {described['symbols']}); make them anew from this data"
         )
 
 

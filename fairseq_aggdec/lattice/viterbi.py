@@ -46,9 +46,9 @@ def viterbi(unary: Tensor, edges: Tensor) -> BestPaths:
     first, steps = _fixed_point(unary, edges)
     forward = _forward(first, steps)
     best, choice = forward[:, -1].max(1, keepdim=True)  # (B, 1)
-    found = _paths(_trace(forward, steps, choice), best, first, steps)
+    paths = _paths(_trace(forward, steps, choice), best, first, steps)
     return BestPaths(
-        found.choices.squeeze(1), found.scores.squeeze(1), found.position_scores.squeeze(1)
+        paths.choices.squeeze(1), paths.scores.squeeze(1), paths.position_scores.squeeze(1)
     )
 
 
@@ -80,8 +80,8 @@ def n_best(unary: Tensor, edges: Tensor, count: int) -> BestPaths:
 def _fixed_point(unary: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     """Scores of the first position (B, N) and of each step with the candidate that it leads to (B, T - 1, N, N)."""
     largest = 2.0 ** (_REACH - _FRACTION - 1) / unary.size(1)
-    own, step = _to_fixed(unary, largest), _to_fixed(edges, largest)
-    return own[:, 0], _add(step, own[:, 1:].unsqueeze(2))
+    fixed, step = _to_fixed(unary, largest), _to_fixed(edges, largest)
+    return fixed[:, 0], _add(step, fixed[:, 1:].unsqueeze(2))
 
 
 def _to_fixed(scores: Tensor, largest: float) -> Tensor:

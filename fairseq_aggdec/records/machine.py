@@ -84,14 +84,14 @@ def _cpuinfo() -> dict[str, str]:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
     # Of the code that runs: a checkout may have gone on since it was installed.
-    return found | {"fairseq_aggdec": __version__}
+    return versions | {"fairseq_aggdec": __version__}
 
 
 def command(tool: str, arguments: Sequence[str]) -> str:

@@ -54,12 +54,12 @@ def write_table(
     title: str,
     command: str,
     table: str,
-    found: object,
+    result: object,
     extra: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """Writes OUTPUT.json and OUTPUT.md of any measurement, with machine, versions and commit; what is in the JSON."""
     record = {"title": title, "command": command, "machine": machine.describe(), **(extra or {})}
-    record["results"] = found
+    record["results"] = result
     text = json.dumps(finite(record), indent=1, ensure_ascii=False)
     write_text(named(output, ".json"), text + "\n")
     write_text(named(output, ".md"), page(record, table))

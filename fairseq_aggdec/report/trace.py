@@ -76,7 +76,7 @@ def spell(tokens: Sequence[int], words: Dictionary) -> str:
     if not in_pieces(words):
         return "".join(f" {symbol}" for symbol in symbols)
     text = "".join(f" {s}" if s == words.eos_word else s.replace(SPACE, " ") for s in symbols)
-    return BYTES.sub(lambda found: from_bytes(found[0]), text)
+    return BYTES.sub(lambda match: from_bytes(match[0]), text)
 
 
 def in_pieces(words: Dictionary) -> bool:
@@ -117,8 +117,8 @@ def drafter_and_verifier(
     emitted, accepted = iteration.emitted, iteration.accepted
     before = [(token, COMMITTED) for token in committed]
     kinds = [
-        OWN if place >= accepted else ACCEPTED if token == own else DISCARDED
-        for place, (token, own) in enumerate(zip(emitted, iteration.predicted, strict=False))
+        OWN if place >= accepted else ACCEPTED if token == choice else DISCARDED
+        for place, (token, choice) in enumerate(zip(emitted, iteration.predicted, strict=False))
     ]
     predicted = list(zip(iteration.predicted, kinds, strict=False))
     if emitted[-1] != target.eos():
@@ -131,8 +131,8 @@ def _accepted(iteration: Iteration) -> list[tuple[int, str]]:
     """The accepted tokens with their kinds."""
     tokens = iteration.emitted[: iteration.accepted]
     return [
-        (token, ACCEPTED if token == own else RELAXED)
-        for token, own in zip(tokens, iteration.predicted, strict=False)
+        (token, ACCEPTED if token == predicted else RELAXED)
+        for token, predicted in zip(tokens, iteration.predicted, strict=False)
     ]
 
 
@@ -176,8 +176,8 @@ class Trace:
     @property
     def readable(self) -> bool:
         """Tells whether all of it is text: no unknown words, no halves of characters."""
-        shown = [piece.text for line in (*self.iterations, *self.verified) for piece in line]
-        return not any("<unk>" in text or BYTES.search(text) for text in (self.source, *shown))
+        pieces = [piece.text for line in (*self.iterations, *self.verified) for piece in line]
+        return not any("<unk>" in text or BYTES.search(text) for text in (self.source, *pieces))
 
 
 def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = False) -> Trace:
@@ -197,38 +197,38 @@ def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = 
 
 def trace_beside(record: Record, source: Dictionary, target: Dictionary) -> Trace:
     """Puts a record into words with a line of the drafter and one of the verifier for each iteration."""
-    shown, committed = trace(record, source, target), list[int]()
-    shown.iterations = []
+    traced, committed = trace(record, source, target), list[int]()
+    traced.iterations = []
     for iteration in record.iterations:
         drafted, predicted = drafter_and_verifier(iteration, committed, target)
-        shown.iterations.append(drafted)
-        shown.verified.append(predicted)
+        traced.iterations.append(drafted)
+        traced.verified.append(predicted)
         committed += iteration.emitted
-    return shown
+    return traced
 
 
 def legend(traces: Sequence[Trace]) -> dict[str, str]:
     """Kind -> meaning, of the kinds that occur."""
-    shown = (line for trace in traces for line in (*trace.iterations, *trace.verified))
-    kinds = {piece.kind for line in shown for piece in line}
+    all_lines = (line for trace in traces for line in (*trace.iterations, *trace.verified))
+    kinds = {piece.kind for line in all_lines for piece in line}
     return {name: kind.meaning for name, kind in KINDS.items() if name in kinds}
 
 
-def lines(shown: Trace, marked: bool = False) -> Iterator[Text]:
+def lines(trace: Trace, marked: bool = False) -> Iterator[Text]:
     """The trace as coloured lines; ``marked`` with marks for where there are no colours."""
-    yield Text("input   ", style="bold").append(shown.source, style="not bold")
-    for number, iteration in enumerate(shown.iterations, start=1):
+    yield Text("input   ", style="bold").append(trace.source, style="not bold")
+    for number, iteration in enumerate(trace.iterations, start=1):
         line = Text().append(f"{number:>6} ", style="dim")
-        if shown.gains:
-            line.append(block(shown.gains[number - 1]), style="dim")
-        if shown.verified:
+        if trace.gains:
+            line.append(block(trace.gains[number - 1]), style="dim")
+        if trace.verified:
             line.append("D", style="dim")
         yield _coloured(line, iteration, marked)
-        if shown.verified:
-            yield _coloured(Text("       V", style="dim"), shown.verified[number - 1], marked)
-    yield Text("output  ", style="bold").append(shown.output, style="not bold")
+        if trace.verified:
+            yield _coloured(Text("       V", style="dim"), trace.verified[number - 1], marked)
+    yield Text("output  ", style="bold").append(trace.output, style="not bold")
     yield Text(
-        f"        decoder calls: {shown.steps}; one token at a time: {shown.tokens}", style="dim"
+        f"        decoder calls: {trace.steps}; one token at a time: {trace.tokens}", style="dim"
     )
 
 
@@ -248,7 +248,7 @@ def show(console: Console, traces: Sequence[Trace]) -> None:
     marked = console.color_system is None
     for kind, meaning in legend(traces).items():
         console.print(_coloured(Text("  "), [Piece(meaning, kind)], marked))
-    for shown in traces:
+    for trace in traces:
         console.print()
-        for line in lines(shown, marked):
+        for line in lines(trace, marked):
             console.print(line)

@@ -74,11 +74,11 @@ class Service:
                 allow_headers=["Authorization", "Content-Encoding", "Content-Type"],
             )
             middleware.insert(0, allowed)
-        own: list[BaseRoute] = [
+        of_service: list[BaseRoute] = [
             Route(path, ask, methods=[how]) for path, (how, ask) in routes.items()
         ]
         self.app = Starlette(
-            routes=[Mount(prefix, routes=own)] if prefix else own,
+            routes=[Mount(prefix, routes=of_service)] if prefix else of_service,
             middleware=middleware,
             exception_handlers=HANDLERS,
             lifespan=self.lifespan,
@@ -116,15 +116,17 @@ class Service:
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
-        own = self.translator
-        asked = libre.read(await self.fields(request), own.languages, own.language_support.all)
-        check_key(self.settings.keys, request, asked.api_key)
-        options = self.checked(asked.options(self.translator.loaded.beam))
-        lines = [line for line in asked.lines if line.strip()]
+        translator = self.translator
+        wanted = libre.read(
+            await self.fields(request), translator.languages, translator.language_support.all
+        )
+        check_key(self.settings.keys, request, wanted.api_key)
+        options = self.checked(wanted.options(self.translator.loaded.beam))
+        lines = [line for line in wanted.lines if line.strip()]
         self.limits.refuse_too_many(len(lines))
         jobs = [WaitingJob(line, options) for line in lines]
-        found = await self.answers(request, jobs)
-        return JSONResponse(asked.answer([[one.text for one in ranked] for ranked in found]))
+        nbest = await self.answers(request, jobs)
+        return JSONResponse(wanted.answer([[one.text for one in ranked] for ranked in nbest]))
 
     async def generate(self, request: Request) -> Response:
         """Everything that a translator offers, as JSON."""
@@ -139,11 +141,11 @@ class Service:
             return await self.score(request, body, sentences)
         streams = flag(body, "stream") or "text/event-stream" in request.headers.get("accept", "")
         beside = {name: texts(body, name, sentences) for name in ("prefix", "drafts")}
-        given = {name: body[name] for name in OPTIONS if body.get(name) is not None}
+        options = {name: body[name] for name in OPTIONS if body.get(name) is not None}
         drafts = {"drafts": beside["drafts"]} if any(beside["drafts"]) else {}
-        self.checked(given | drafts)
+        self.checked(options | drafts)
         jobs = [
-            WaitingJob(sentence, given, prefix, draft)
+            WaitingJob(sentence, options, prefix, draft)
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
         if streams:
@@ -159,8 +161,8 @@ class Service:
                 400, f"{beside[0]} does not go with targets, which are scored as they are"
             )
         targets = texts(body, "targets")
-        given = {name: body.get(name) for name in ("source_lang", "target_lang")}
-        call = or_refuse(Call.of, given | {"attention": flag(body, "attention")})
+        pair = {name: body.get(name) for name in ("source_lang", "target_lang")}
+        call = or_refuse(Call.of, pair | {"attention": flag(body, "attention")})
         or_refuse(self.translator.language_support.check, call)
         if len(targets) != len(sentences):
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
@@ -174,15 +176,15 @@ class Service:
         for first in range(0, len(sentences), size):
             one = slice(first, first + size)
             pairs = list(zip(lengths[0][one], lengths[1][one], strict=True))
-            shown = sum(source * target for source, target in pairs) if call.attention else 0
+            weights = sum(source * target for source, target in pairs) if call.attention else 0
             jobs.append(
                 WaitingJob(
                     work=partial(self.translator.score_tokens, read[one], written[one], size, call),
-                    size=Size(1, longest, sum(lengths[1][one]), shown),
+                    size=Size(1, longest, sum(lengths[1][one]), weights),
                 )
             )
-        found = await self.answers(request, jobs)
-        return await rendered([[one] for part in found for one in part])
+        scored = await self.answers(request, jobs)
+        return await rendered([[one] for part in scored for one in part])
 
     async def fields(self, request: Request) -> dict[str, Any]:
         """The body of a request; ``Refused`` (408) if it does not come in time."""
@@ -202,26 +204,28 @@ class Service:
         return options
 
     async def read(
-        self, encode: Callable[..., Any], given: Sequence[str], language: str | None
+        self, encode: Callable[..., Any], texts: Sequence[str], language: str | None
     ) -> list[Tensor]:
         """The tokens of each text, made beside the event loop; ``Refused`` (400) for one that is too long."""
 
         def encoded(first: int) -> list[Tensor]:
-            some = enumerate(given[first : first + READ], first)
+            some = enumerate(texts[first : first + READ], first)
             return [or_refuse(encode, text, number, language) for number, text in some]
 
-        loop, found = asyncio.get_running_loop(), list[Tensor]()
-        for first in range(0, len(given), READ):
-            found += await loop.run_in_executor(self.reader, encoded, first)
-        return found
+        loop, tokens = asyncio.get_running_loop(), list[Tensor]()
+        for first in range(0, len(texts), READ):
+            tokens += await loop.run_in_executor(self.reader, encoded, first)
+        return tokens
 
     async def submit(self, jobs: Sequence[WaitingJob]) -> None:
         """Puts the sentences of a request into the queue, if they are not too long, too many or too much work."""
-        own = [job for job in jobs if job.work is None]
-        if own:
-            language = own[0].options.get("source_lang")  # that of all
-            read = await self.read(self.translator.encode, [job.sentence for job in own], language)
-            for job, tokens in zip(own, read, strict=True):
+        unread = [job for job in jobs if job.work is None]
+        if unread:
+            language = unread[0].options.get("source_lang")  # that of all
+            read = await self.read(
+                self.translator.encode, [job.sentence for job in unread], language
+            )
+            for job, tokens in zip(unread, read, strict=True):
                 job.tokens, job.size = tokens, self.limits.size(job.options, len(tokens))
         self.batcher.submit(jobs)
 
@@ -267,9 +271,9 @@ class Service:
             try:
                 while (event := await said.get())[0] != "done":
                     yield _event(*event)
-                found = await ending
+                nbest = await ending
                 yield _event(
-                    "done", {"hypotheses": [[as_json(one) for one in ranked] for ranked in found]}
+                    "done", {"hypotheses": [[as_json(one) for one in ranked] for ranked in nbest]}
                 )
             except Refused as error:
                 yield _event("error", {"error": error.detail})
@@ -326,10 +330,10 @@ def as_json(one: Hypothesis) -> dict[str, Any]:
     return {name: value for name, value in vars(one).items() if name != "attention"} | seen
 
 
-async def rendered(found: Sequence[Sequence[Hypothesis]]) -> Response:
+async def rendered(nbest: Sequence[Sequence[Hypothesis]]) -> Response:
     """N-best lists as JSON, written hypothesis by hypothesis: other requests are served in between."""
     lists = []
-    for ranked in found:
+    for ranked in nbest:
         written = []
         for one in ranked:
             written.append(json.dumps(as_json(one), ensure_ascii=False, allow_nan=False))

@@ -213,14 +213,14 @@ class Batcher:
 
             options["on_token"] = on_token
         sentences = [job.sentence for job in batch]
-        found: list[list[Hypothesis]] = self.translator.generate(
+        nbest: list[list[Hypothesis]] = self.translator.generate(
             sentences,
             batch_size=self.max_batch,
             encoded=[job.tokens for job in batch],
             **options,
         )
-        self.decoded(len(batch), sum(len(ranked[0].tokens) + 1 for ranked in found if ranked))
-        return found
+        self.decoded(len(batch), sum(len(ranked[0].tokens) + 1 for ranked in nbest if ranked))
+        return nbest
 
 
 def ending() -> Refused:

@@ -24,15 +24,15 @@ async def fields(request: Request, most: int) -> dict[str, Any]:
     if kind == "multipart/form-data":
         form = await request.form()
         return {name: value for name, value in form.items() if isinstance(value, str)}
-    given = await request.body()
+    content = await request.body()
     if coding == "gzip":
-        given = unpacked(given, most)
+        content = unpacked(content, most)
     # curl -d calls JSON a form as well, unless it is told otherwise.
-    as_form = kind == "application/x-www-form-urlencoded" and not given.lstrip().startswith(b"{")
+    as_form = kind == "application/x-www-form-urlencoded" and not content.lstrip().startswith(b"{")
     try:
         if as_form:
-            return urlencoded(given)
-        body = json.loads(given)
+            return urlencoded(content)
+        body = json.loads(content)
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise Refused(400, "the body of the request is not valid JSON") from None
     if not isinstance(body, dict):
@@ -44,14 +44,14 @@ def unpacked(body: bytes, most: int) -> bytes:
     """A body that was compressed with gzip; ``Refused`` (400, 413) if it is damaged or has over ``most`` bytes."""
     reader = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: the format of gzip
     try:
-        found = reader.decompress(body, most + 1)  # never more in memory
+        content = reader.decompress(body, most + 1)  # never more in memory
     except zlib.error:
         raise Refused(400, "the body of the request is not valid gzip") from None
-    if len(found) > most:
+    if len(content) > most:
         raise Refused(413, f"a request may have at most {most} bytes")
     if not reader.eof or reader.unused_data:
         raise Refused(400, "the body of the request is not valid gzip")
-    return found
+    return content
 
 
 def urlencoded(body: bytes) -> dict[str, Any]:

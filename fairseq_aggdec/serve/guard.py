@@ -124,13 +124,13 @@ class Guard:
                 logger.info("%s %s %d in %.3f s", scope["method"][:20], path, status, seconds)
 
 
-def check_key(keys: Sequence[str], request: Request, given: object = None) -> None:
-    """Raises ``Refused`` (403) without one of the service's keys: ``given``, or a header with ``Bearer KEY``."""
+def check_key(keys: Sequence[str], request: Request, sent: object = None) -> None:
+    """Raises ``Refused`` (403) without one of the service's keys: ``sent``, or a header with ``Bearer KEY``."""
     scheme, _, header = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         offered = header.strip().encode("latin-1")  # the bytes that were sent
     else:
-        offered = given.encode("utf-8", "surrogatepass") if isinstance(given, str) else b""
+        offered = sent.encode("utf-8", "surrogatepass") if isinstance(sent, str) else b""
     matches = [hmac.compare_digest(offered, key.encode()) for key in keys]  # in constant time
     if keys and True not in matches:
         raise Refused(403, "Invalid API key" if offered else "Please provide an API key")

@@ -38,9 +38,9 @@ class TranslateRequest:
         nbest = self.alternatives + 1
         return {"nbest": nbest} | self.spoken | ({"beam": nbest} if nbest > beam else {})
 
-    def answer(self, found: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def answer(self, nbest: Sequence[Sequence[str]]) -> dict[str, Any]:
         """The JSON for n-best lists of the lines that are not empty."""
-        ranked = iter(found)
+        ranked = iter(nbest)
         outputs = [
             [next(ranked) if line.strip() else [line] for line in text.split("\n")]
             for text in self.texts
@@ -80,8 +80,8 @@ def read(
     if body.get("format", "text") != "text":
         raise Refused(400, f"{body['format']} format is not supported")
     more = tuple(several or ())
-    for language, own in ((source, (pair[0], "auto", *more)), (target, (pair[1], *more))):
-        if language not in own:
+    for language, codes in ((source, (pair[0], "auto", *more)), (target, (pair[1], *more))):
+        if language not in codes:
             raise Refused(400, f"{language} is not supported")
     if source == "auto" and len(more) > 1:
         raise Refused(400, f"auto is not supported: this model reads {', '.join(more)}")
@@ -98,11 +98,11 @@ def read(
     )
 
 
-def _alternatives(given: Any) -> int:
+def _alternatives(value: Any) -> int:
     try:
-        number = int(given)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = -1
-    if not 0 <= number <= 100 or isinstance(given, bool):
+    if not 0 <= number <= 100 or isinstance(value, bool):
         raise Refused(400, "Invalid request: alternatives must be a number from 0 to 100")
     return number

@@ -113,19 +113,21 @@ class RequestLimits:
             ("max_len_b", self.length),
             ("min_len", self.length),
         ):
-            asked = getattr(call, name)
-            if asked is not None and asked > most:
-                raise ValueError(f"{name}={asked}: this service has a {name} of at most {most}")
+            value = getattr(call, name)
+            if value is not None and value > most:
+                raise ValueError(f"{name}={value}: this service has a {name} of at most {most}")
 
     def size(self, options: dict[str, Any], source: int) -> Size:
         """The work that a sentence of ``source`` tokens may be, with the options of its call."""
         beam = options.get("beam") or self.loaded.beam
-        given = options.get("max_len_b")
-        output = 1 + self._longest(self.loaded.max_len_b if given is None else given, source)
-        shown = (options.get("nbest") or beam) * output * source if options.get("attention") else 0
+        longest = options.get("max_len_b")
+        output = 1 + self._longest(self.loaded.max_len_b if longest is None else longest, source)
+        weights = (
+            (options.get("nbest") or beam) * output * source if options.get("attention") else 0
+        )
         shortest = options.get("min_len")
         least = 1 + (self.loaded.min_len if shortest is None else shortest)
-        return Size(beam, source, output, shown, least)
+        return Size(beam, source, output, weights, least)
 
     def refuse_too_many(self, sentences: int) -> None:
         """Raises ``Refused`` (413) for more sentences than the queue can hold."""

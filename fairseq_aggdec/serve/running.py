@@ -153,22 +153,22 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         SystemExit: there is no such address, or another program has the port.
     """
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if os.name == "posix":
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if ":" in host:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((host, port))
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, port))
     except OSError as error:
-        found.close()
+        listener.close()
         raise SystemExit(f"error: --host {host} --port {port}: {error.strerror}") from None
-    return found
+    return listener
 
 
 def announce(address: socket.socket, host: str) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    print(f"serving at http://{shown}:{address.getsockname()[1]}/", flush=True)
+    spelt = f"[{host}]" if ":" in host else host
+    print(f"serving at http://{spelt}:{address.getsockname()[1]}/", flush=True)
 
 
 def run(service: Service, address: socket.socket, ready: Callable[[], object]) -> None:

@@ -25,22 +25,22 @@ def divided(count: int, ready: Call) -> Call:
     Raises:
         SystemExit: in the first process, at the end; with a sentence if a worker has ended by itself.
     """
-    told, tell = os.pipe()
+    heard_from, tell = os.pipe()
     workers = set()
     for _ in range(count):
         sys.stdout.flush()
         sys.stderr.flush()
         if (worker := os.fork()) == 0:
-            os.close(told)
+            os.close(heard_from)
             if "OMP_NUM_THREADS" not in os.environ:
                 torch.set_num_threads(max(1, torch.get_num_threads() // count))
             return lambda: os.write(tell, b".")
         workers.add(worker)
     os.close(tell)
-    _look_after(workers, told, ready)
+    _look_after(workers, heard_from, ready)
 
 
-def _look_after(workers: set[int], told: int, ready: Call) -> NoReturn:
+def _look_after(workers: set[int], heard_from: int, ready: Call) -> NoReturn:
     ending = False
 
     def end(*_: object) -> None:
@@ -53,8 +53,8 @@ def _look_after(workers: set[int], told: int, ready: Call) -> NoReturn:
         signal.signal(number, end)
     starting, failed = len(workers), False
     while workers:
-        if starting and select.select([told], [], [], 0.1)[0]:
-            heard = len(os.read(told, starting))
+        if starting and select.select([heard_from], [], [], 0.1)[0]:
+            heard = len(os.read(heard_from, starting))
             starting = starting - heard if heard else 0  # nothing: all have ended
             if heard and not starting:
                 ready()

@@ -60,7 +60,7 @@ def test_a_log_of_training_goes_on_above_a_bar(
     stderr, lines = taken(terminal, monkeypatch), ["begins\n", *LOG]
     updates = drafter_training.updates_in(["data", "--max-update=9", "--max-update=1000"])
     assert (updates, drafter_training.updates_in(["data"])) == (1000, 0)
-    assert list(drafter_training.shown(lines, updates)) == lines
+    assert list(drafter_training.with_progress(lines, updates)) == lines
     shown = stderr.getvalue()
     assert all(line in shown for line in lines)
     assert ("training:" in shown) == terminal == (shown != "".join(lines))

@@ -45,13 +45,13 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def parsed(name: str, given: Sequence[str] | None = None) -> argparse.Namespace:
+def parsed(name: str, words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a tool, by default of this process; files that they name are looked for.
 
     Raises:
         SystemExit, FileNotFoundError: an option is wrong or missing, or a file is not there.
     """
-    args = parser_of(name).parse_args(given)
+    args = parser_of(name).parse_args(words)
     check = getattr(of_tool(name), "check", None)
     if check is not None:
         check(args)
@@ -68,7 +68,7 @@ def whole_parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def answer(name: str, given: Sequence[str]) -> bool:
+def answer(name: str, words: Sequence[str]) -> bool:
     """Answers a command line that needs no model: ``--help``, or an option that is wrong.
 
     Returns:
@@ -77,20 +77,20 @@ def answer(name: str, given: Sequence[str]) -> bool:
     Raises:
         SystemExit, FileNotFoundError: an option of the tool is wrong or missing, or a file that it names is not there.
     """
-    if HELP_ALL in given:
+    if HELP_ALL in words:
         if name not in DECODING:
             raise SystemExit(f"error: aggdec {name} --help shows all of its options")
         return False
     parser = parser_of(name)
-    if any(word in HELP for word in given):
+    if any(word in HELP for word in words):
         parser.print_help()
         return True
     if name in DECODING:
-        parser.parse_known_args(given)
-        if path := files.given_path(given):
+        parser.parse_known_args(words)
+        if path := files.given_path(words):
             files.refuse_no_model(path)
     else:
-        parsed(name, given)
+        parsed(name, words)
     return False
 
 
@@ -105,11 +105,11 @@ def number(
 
     def read(text: str) -> Any:
         try:
-            found = kind(text)
+            value = kind(text)
         except ValueError:
-            found = math.nan
-        if not least <= found <= most or found == math.inf or (above and found == least):
+            value = math.nan
+        if not least <= value <= most or value == math.inf or (above and value == least):
             raise argparse.ArgumentTypeError(f"{text}: it must be {noun} {bounds}")
-        return found
+        return value
 
     return read

@@ -22,8 +22,8 @@ from pathlib import Path
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("audit").add_argument
     add("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
-    own = "stock decodes once, in such batches (default: in those of the method)"
-    add("--stock-batch-size", type=int, metavar="B", help=own)
+    usage = "stock decodes once, in such batches (default: in those of the method)"
+    add("--stock-batch-size", type=int, metavar="B", help=usage)
     whose = "checkpoint of the reference (default: that of --path)"
     add("--reference", metavar="FILE", help=whose)
     beams = "of --decoding beam (default: that of --beam)"

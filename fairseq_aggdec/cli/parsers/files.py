@@ -36,9 +36,9 @@ def refuse_no_model(path: str) -> None:
     refuse_missing(split(path))
 
 
-def given_path(given: Sequence[str]) -> str | None:
+def given_path(arguments: Sequence[str]) -> str | None:
     """Finds ``--path`` in a command line of many other options; None: it is not there."""
-    words = [word.partition("=")[::2] for word in given]
+    words = [word.partition("=")[::2] for word in arguments]
     values = [
         value or following[0]
         for (word, value), following in zip(words, [*words[1:], ("", "")], strict=True)

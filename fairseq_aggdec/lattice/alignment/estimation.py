@@ -159,11 +159,11 @@ class Estimation:
 
     def links(self) -> np.ndarray:
         """The source position of each target token, -1 for none: (T,) int64, sentence after sentence."""
-        found = [
+        linked = [
             part.best(part.chances(self.translation[cells][places], self.tension))
             for part, cells, places in self._occurrences()
         ]
-        return np.concatenate(found)
+        return np.concatenate(linked)
 
 
 def exp(x: np.ndarray) -> np.ndarray:

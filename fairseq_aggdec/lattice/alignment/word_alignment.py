@@ -84,11 +84,11 @@ class Aligner:
             lines = self._links(corpus) if any(full) else iter(())
             with partial.open("w", encoding="ascii") as file:
                 for has_tokens in tqdm(full, desc="align", unit=" pairs", disable=None):
-                    found = next(lines, None) if has_tokens else set[Link]()
-                    if found is None:
+                    of_line = next(lines, None) if has_tokens else set[Link]()
+                    if of_line is None:
                         raise RuntimeError(f"{self.program} wrote fewer lines than it was given")
-                    links += len(found)
-                    file.write(" ".join(f"{i}-{j}" for i, j in sorted(found)) + "\n")
+                    links += len(of_line)
+                    file.write(" ".join(f"{i}-{j}" for i, j in sorted(of_line)) + "\n")
             partial.replace(output)
         finally:
             shutil.rmtree(scratch)
@@ -97,8 +97,8 @@ class Aligner:
     def _links(self, corpus: Path) -> Iterator[set[Link]]:
         """The links of every line of a corpus file."""
         wanted = DIRECTIONS if self.symmetrisation == UNION else (self.symmetrisation,)
-        found = self._by_program if self.program else self._by_estimation
-        each = [found(corpus, direction) for direction in wanted]
+        align = self._by_program if self.program else self._by_estimation
+        each = [align(corpus, direction) for direction in wanted]
         return (set.union(*links) for links in zip(*each, strict=False))
 
     def _by_estimation(self, corpus: Path, direction: str) -> Iterator[set[Link]]:
@@ -160,8 +160,8 @@ def read_links(path: Path, size: int = CHUNK) -> Iterator[tuple[np.ndarray, np.n
             bad = _BAD_LINE.search(text)
             if bad:
                 number = done + text.count(b"\n", 0, bad.start()) + 1
-                shown = bad.group()[:40].decode(errors="replace")
-                raise ValueError(f"{path}, line {number}: {shown!r} is not of the form 0-0 1-2")
+                spelt = bad.group()[:40].decode(errors="replace")
+                raise ValueError(f"{path}, line {number}: {spelt!r} is not of the form 0-0 1-2")
             counts = np.fromiter((line.count(b"-") for line in lines), np.int64, len(lines))
             try:
                 numbers = np.array(text.replace(b"-", b" ").split(), dtype=np.int32)
