@@ -55,8 +55,8 @@ MUTANTS = [
     ),
     Mutant(
         *("in 8 bits the zero of a row is forgotten", f"{SOURCE}products.h"),
-        "found - all(x.zeros[row]) * load(p.sums + column)",
-        "found",
+        "raw_sums - all(x.zeros[row]) * load(p.sums + column)",
+        "raw_sums",
         (CHOSEN, f"{KERNELS}::test_products"),
     ),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = [
     ),
     Mutant(
         *("beam search: an end behind the best counts", f"{SOURCE}search/beam_rules.h"),
-        "else if (i < beam) found.ended",
-        "else found.ended",
+        "else if (i < beam) result.ended",
+        "else result.ended",
         (SEARCHES, BEAM),
     ),
     Mutant(
@@ -121,8 +121,8 @@ MUTANTS = [
     ),
     Mutant(
         *("beam search: positions by place in the cache", f"{SOURCE}search/beam.h"),
-        "asked.depths.push_back(node.depth);",
-        "asked.depths.push_back(node.place);",
+        "request.depths.push_back(node.depth);",
+        "request.depths.push_back(node.place);",
         (BEAM,),
     ),
     Mutant(
@@ -196,8 +196,8 @@ MUTANTS = [
             "interleaved: a hypothesis is worked on though all have ended",
             f"{SOURCE}search/interleaved.h",
         ),
-        "if (count(own.ended) >= beam_) live.clear();",
-        "if (count(own.ended) > beam_) live.clear();",
+        "if (count(sentence.ended) >= beam_) live.clear();",
+        "if (count(sentence.ended) > beam_) live.clear();",
         INTERLEAVED,
     ),
     Mutant(
@@ -232,8 +232,8 @@ MUTANTS = [
     ),
     Mutant(
         *("greedy: a token of a tree sees its place, not its parent's", f"{SOURCE}search/greedy.h"),
-        "if (slot) std::copy_n(seen + parent * bytes, bytes, own);",
-        "if (slot) std::copy_n(seen + (place - 1) * bytes, bytes, own);",
+        "if (slot) std::copy_n(seen + parent * bytes, bytes, bits_of_place);",
+        "if (slot) std::copy_n(seen + (place - 1) * bytes, bytes, bits_of_place);",
         (SEARCHES, TREES),
     ),
     Mutant(
@@ -241,8 +241,8 @@ MUTANTS = [
             "greedy: rules hold at the places of a tree, not at its depths",
             f"{SOURCE}search/greedy.h",
         ),
-        "above_.empty() ? asked.starts[row] + slot : asked.depths[place]",
-        "asked.starts[row] + slot",
+        "above_.empty() ? request.starts[row] + slot : request.depths[place]",
+        "request.starts[row] + slot",
         (SEARCHES, TREES),
     ),
     Mutant(
@@ -259,7 +259,7 @@ MUTANTS = [
     ),
     Mutant(
         *("greedy: a watch of a trusted drafter sees no drafts", f"{SOURCE}search/greedy.h"),
-        "if (n % options_.slots_read) told.tokens[n] = choices_[n - 1];",
+        "if (n % options_.slots_read) verdict.tokens[n] = choices_[n - 1];",
         "",
         ("tests/equality/test_drafter_alone.py",),
     ),
@@ -292,8 +292,8 @@ MUTANTS = [
             "verification: among equal ways of a tree the last counts",
             f"{SOURCE}search/verification.h",
         ),
-        "(own == best.own && length >= best.length)",
-        "(own == best.own && length > best.length)",
+        "(chosen == best.chosen && length >= best.length)",
+        "(chosen == best.chosen && length > best.length)",
         (SEARCHES, TREES),
     ),
     Mutant(
@@ -301,8 +301,8 @@ MUTANTS = [
             "verification: a longer way counts more than the verifier's own",
             f"{SOURCE}search/verification.h",
         ),
-        "if (own > best.own || (own",
-        "if ((own",
+        "if (chosen > best.chosen || (chosen",
+        "if ((chosen",
         (SEARCHES, TREES),
     ),
     Mutant(
@@ -316,8 +316,8 @@ MUTANTS = [
             "verification: the penalty of a token is missing in its score",
             f"{SOURCE}search/verification.h",
         ),
-        "(given || one->value != NEVER))",
-        "given)",
+        "(is_forced || one->value != NEVER))",
+        "is_forced)",
         (SEARCHES, RULES),
     ),
     Mutant(
@@ -337,8 +337,8 @@ MUTANTS = [
     ),
     Mutant(
         *("loop: a window goes behind the last position of a decoder", f"{SOURCE}search/loop.h"),
-        "(!reader.positions || asked.reach <= reader.positions)",
-        "(!reader.positions || asked.reach <= reader.positions + 1)",
+        "(!reader.positions || request.reach <= reader.positions)",
+        "(!reader.positions || request.reach <= reader.positions + 1)",
         (BATCHES,),
     ),
     Mutant(

@@ -133,8 +133,8 @@ class Erring:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.right, name)
 
-    def aggdec_multiply(self, p: int, x: int, given: int, y: int, room: int, threads: int) -> None:
-        self.right.aggdec_multiply(p, x, given, y, room, threads)
+    def aggdec_multiply(self, p: int, x: int, size: int, y: int, room: int, threads: int) -> None:
+        self.right.aggdec_multiply(p, x, size, y, room, threads)
         if room > 4 * 70:
             library.ctypes.c_float.from_address(y).value += 1e-5
 

@@ -73,8 +73,8 @@ inline int64_t first_largest(const float* x, int64_t size) {
     each_vector(size, [&](int64_t i, int count) {
         if (place < size) return;
         const Floats part = padded(x + i, count);
-        const unsigned found = broken ? not_numbers(part) : equal(part, best);
-        if (found) place = i + __builtin_ctz(found);
+        const unsigned hits = broken ? not_numbers(part) : equal(part, best);
+        if (hits) place = i + __builtin_ctz(hits);
     });
     return std::min(place, size - 1);
 }
@@ -106,10 +106,10 @@ struct Best {
 // not below `bound`.
 inline void take_best(const float* x, int64_t size, int64_t pad, float bound, Best& best) {
     each_vector(size, [&](int64_t i, int width) {
-        unsigned found = at_least(padded(x + i, width), same(std::max(bound, best.least())));
-        if (width < LANES) found &= (1u << width) - 1;
-        for (; found; found &= found - 1) {
-            const int64_t place = i + __builtin_ctz(found);
+        unsigned hits = at_least(padded(x + i, width), same(std::max(bound, best.least())));
+        if (width < LANES) hits &= (1u << width) - 1;
+        for (; hits; hits &= hits - 1) {
+            const int64_t place = i + __builtin_ctz(hits);
             if (place != pad) best.take(x[place], place);
         }
     });
@@ -135,8 +135,8 @@ void average(float* logits, int64_t models, int64_t rows, int64_t types, int64_t
                 const Floats least = larger(most, same(std::numeric_limits<float>::lowest()));
                 for (int64_t m = 0; m < models; ++m) sum = sum + exponential(log_prob(m) - least);
                 const Floats mean = logarithm(sum) + least - of_number;
-                const Floats found = smaller(most, mean);  // -inf where all are
-                width == LANES ? store(x + i, found) : store(x + i, found, width);
+                const Floats joint = smaller(most, mean);  // -inf where all are
+                width == LANES ? store(x + i, joint) : store(x + i, joint, width);
             });
         }
     });

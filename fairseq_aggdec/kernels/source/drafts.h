@@ -38,8 +38,8 @@ inline float dot(const float* a, const float* b, int64_t size) {
 // What a type scores with features, (C).
 inline float score(const Proposer& proposer, const float* features, int64_t type) {
     const int64_t channels = proposer.vocabulary.inputs;
-    const float own = dot(features, proposer.weight + type * channels, channels);
-    return proposer.bias ? own + proposer.bias[type] : own;
+    const float logit = dot(features, proposer.weight + type * channels, channels);
+    return proposer.bias ? logit + proposer.bias[type] : logit;
 }
 
 // Logits (N, V) of slots by their features, or what is like them.
@@ -100,14 +100,14 @@ class RowSlots {
         const int64_t many = proposer_.candidates;
         if (slot >= read_) read_on();
         if (!proposer_.heard || slot == 0) before = 0;
-        Ranking& found = rankings_[slot * many + before];
-        if (!found.known) {
+        Ranking& ranking = rankings_[slot * many + before];
+        if (!ranking.known) {
             float scores[MOST_CANDIDATES];
             std::copy_n(&logits_[slot * many], many, scores);
             if (proposer_.heard) tell(slot, slot ? token(slot - 1, before) : last_, scores);
-            rank(slot, scores, found);
+            rank(slot, scores, ranking);
         }
-        return found;
+        return ranking;
     }
 
   private:
@@ -119,8 +119,8 @@ class RowSlots {
         take_best(logits, types, -1, bound(logits, types, listed), list);
         for (int64_t i = 0; i < list.count; ++i) {
             const auto type = static_cast<int64_t>(listed_types[i]);
-            const float own = score(proposer_, features, type);
-            if (own == own) best.take(own, type);  // no NaN
+            const float value = score(proposer_, features, type);
+            if (value == value) best.take(value, type);  // no NaN
         }
     }
 
@@ -147,31 +147,31 @@ class RowSlots {
 
     // Scores of a slot's candidates when the slot is told the token before it.
     void tell(int64_t slot, int64_t before, float* scores) {
-        float* heard = scratch<float, Scratch::TOLD>(2 * channels_);
-        float* told = heard + channels_;
+        float* heard = scratch<float, Scratch::CHAINED>(2 * channels_);
+        float* chained = heard + channels_;
         const float *of_slot = heard_.data() + slot * channels_,
                     *of_token = proposer_.heard + before * channels_;
         for (int64_t i = 0; i < channels_; ++i) heard[i] = std::max(of_slot[i] + of_token[i], 0.0f);
-        product(proposer_.write, heard, 1, told, features(slot), 1);
+        product(proposer_.write, heard, 1, chained, features(slot), 1);
         for (int64_t place = 0; place < proposer_.candidates; ++place)
-            scores[place] = score(proposer_, told, token(slot, place));
+            scores[place] = score(proposer_, chained, token(slot, place));
     }
 
-    void rank(int64_t slot, const float* scores, Ranking& found) const {
+    void rank(int64_t slot, const float* scores, Ranking& ranking) const {
         const int64_t many = proposer_.candidates;
         const double most = *std::max_element(scores, scores + many);
         double sum = 0.0;
         for (int64_t place = 0; place < many; ++place) sum += std::exp(scores[place] - most);
-        for (int64_t place = 0; place < many; ++place) found.order[place] = static_cast<int32_t>(place);
-        std::stable_sort(found.order, found.order + many,
+        for (int64_t place = 0; place < many; ++place) ranking.order[place] = static_cast<int32_t>(place);
+        std::stable_sort(ranking.order, ranking.order + many,
                          [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
         for (int64_t i = 0; i < many; ++i) {
-            const double chance = scores[found.order[i]] - most - std::log(sum);
+            const double chance = scores[ranking.order[i]] - most - std::log(sum);
             const double logit = chance - std::log(-std::expm1(std::min(chance, -1e-6)));
-            const double own = call_.slopes[slot] * logit + call_.shifts[slot];
-            found.chances[i] = std::min(own, 0.0) - std::log1p(std::exp(-std::abs(own)));
+            const double calibrated = call_.slopes[slot] * logit + call_.shifts[slot];
+            ranking.chances[i] = std::min(calibrated, 0.0) - std::log1p(std::exp(-std::abs(calibrated)));
         }
-        found.known = true;
+        ranking.known = true;
     }
 
     const Proposer& proposer_;
@@ -214,12 +214,12 @@ void grow_row(const Slots& call, int64_t row, RowSlots& slots) {
             chance * call.costs[count] <= expected * (call.costs[count + 1] - call.costs[count]))
             break;
         expected += chance;
-        const Ranking& found = slots.ranking(best.slot, best.before);
-        const int64_t place = found.order[best.rank], token = slots.token(best.slot, place);
+        const Ranking& ranking = slots.ranking(best.slot, best.before);
+        const int64_t place = ranking.order[best.rank], token = slots.token(best.slot, place);
         tokens[count] = token, parents[count] = best.parent, chances[count] = -best.cost;
         if (++count == call.nodes) break;  // nobody asks for what follows
         if (call.branches && best.rank + 1 < slots.candidates())
-            open.push({best.base - found.chances[best.rank + 1], best.parent, best.slot, best.before,
+            open.push({best.base - ranking.chances[best.rank + 1], best.parent, best.slot, best.before,
                        best.rank + 1, best.base});
         if (best.slot + 1 < room && token != call.eos)
             open.push({best.cost - slots.ranking(best.slot + 1, place).chances[0], count,

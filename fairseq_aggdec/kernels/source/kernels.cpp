@@ -93,8 +93,8 @@ void embed(const Shape& shape, const Step& step, const std::vector<Token>& windo
 
 void add_positions(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
     for (size_t n = 0; n < window.size(); ++n, x += shape.channels) {
-        const float* own = step.positions + position(step, window, n) * shape.channels;
-        for (int64_t i = 0; i < shape.channels; ++i) x[i] += own[i];
+        const float* embedding = step.positions + position(step, window, n) * shape.channels;
+        for (int64_t i = 0; i < shape.channels; ++i) x[i] += embedding[i];
     }
 }
 
@@ -362,11 +362,11 @@ int64_t aggdec_check_product(const Product* p, int64_t weight, int64_t bias, int
 }
 int64_t aggdec_check_layers(const Layer* layers, const Shape* shape) { return fit(layers, *shape) ? 0 : MISFIT; }
 
-// x has `given` numbers, y has room for `room`: as many rows as that is.
-int64_t aggdec_multiply(const Product* p, const float* x, int64_t given, float* y, int64_t room, int64_t threads) {
-    if (p->inputs <= 0 || given < 0) return MISFIT;
-    const int64_t rows = given / p->inputs;
-    if (!times(rows, p->inputs, given) || !times(rows, p->outputs, room)) return MISFIT;
+// x has `size` numbers, y has room for `room`: as many rows as that is.
+int64_t aggdec_multiply(const Product* p, const float* x, int64_t size, float* y, int64_t room, int64_t threads) {
+    if (p->inputs <= 0 || size < 0) return MISFIT;
+    const int64_t rows = size / p->inputs;
+    if (!times(rows, p->inputs, size) || !times(rows, p->outputs, room)) return MISFIT;
     return tried([&] { product(*p, x, rows, y, nullptr, threads); });
 }
 

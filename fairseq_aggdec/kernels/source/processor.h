@@ -58,22 +58,22 @@ inline bool has_avx_vnni() {
 
 // A bit for each of what the processor can run.
 inline int supported() {
-    int found = 1 << PLAIN;
+    int bits = 1 << PLAIN;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-    if (avx2) found |= 1 << AVX2;
-    if (avx2 && has_avx_vnni()) found |= 1 << AVX_VNNI;
-    if (avx512) found |= 1 << AVX512;
-    if (avx512 && has_tiles()) found |= 1 << AMX;
+    if (avx2) bits |= 1 << AVX2;
+    if (avx2 && has_avx_vnni()) bits |= 1 << AVX_VNNI;
+    if (avx512) bits |= 1 << AVX512;
+    if (avx512 && has_tiles()) bits |= 1 << AMX;
 #elif defined(__aarch64__)
     constexpr unsigned long DOT_PRODUCTS = 1ul << 20;  // HWCAP_ASIMDDP
-    if (getauxval(AT_HWCAP) & DOT_PRODUCTS) found |= 1 << NEON;
+    if (getauxval(AT_HWCAP) & DOT_PRODUCTS) bits |= 1 << NEON;
 #endif
-    return found;
+    return bits;
 }
 
 }  // namespace

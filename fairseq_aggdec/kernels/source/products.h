@@ -179,8 +179,8 @@ template <int R, int TILE>
 }
 
 // Ends the exact sums of 16 outputs from `column` on in one row.
-inline void finish(const Product& p, const Levels& x, const Output& out, int64_t row, int64_t column, Ints found) {
-    const Ints exact = found - all(x.zeros[row]) * load(p.sums + column);
+inline void finish(const Product& p, const Levels& x, const Output& out, int64_t row, int64_t column, Ints raw_sums) {
+    const Ints exact = raw_sums - all(x.zeros[row]) * load(p.sums + column);
     const Floats y = floats(exact) * same(x.scales[row]) * load(p.scales + column);
     finish(out, row, column, static_cast<int>(p.outputs - column), y);
 }
@@ -244,7 +244,7 @@ template <int R, int TILE>
     const int32_t* weight = static_cast<const int32_t*>(p.weight) + first_weight(panel, part, steps, 1);
     const Ahead<R, TILE> ahead(p, steps, panel, part, turn);
     x += row * 2 * steps;
-    Floats sums[R][TILE], found[CHAINS][R][TILE];
+    Floats sums[R][TILE], chain_sums[CHAINS][R][TILE];
     for (auto& of_row : sums)
         for (auto& sum : of_row) sum = same(0.0f);
     for (int64_t block = 0; block < steps; block += BLOCK / 2) {
@@ -269,10 +269,10 @@ template <int R, int TILE>
                 }
             for (int c = 0; c < AT_ONCE; ++c)
                 for (int r = 0; r < R; ++r)
-                    for (int t = 0; t < TILE; ++t) found[chain + c][r][t] = a[c][r][t];
+                    for (int t = 0; t < TILE; ++t) chain_sums[chain + c][r][t] = a[c][r][t];
         }
         for (int r = 0; r < R; ++r)
-            for (int t = 0; t < TILE; ++t) sums[r][t] = sums[r][t] + (found[0][r][t] + found[1][r][t]);
+            for (int t = 0; t < TILE; ++t) sums[r][t] = sums[r][t] + (chain_sums[0][r][t] + chain_sums[1][r][t]);
     }
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < TILE; ++t) {

@@ -13,8 +13,8 @@ namespace {
 
 // True if a * b == c without overflow; no number may be negative.
 inline bool times(int64_t a, int64_t b, int64_t c) {
-    int64_t found;
-    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, &found) && found == c;
+    int64_t product;
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, &product) && product == c;
 }
 
 // The smallest multiple of `unit` that is at least `count`.

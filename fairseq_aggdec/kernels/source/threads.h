@@ -48,8 +48,8 @@ struct OpenMp {
 };
 
 const OpenMp& openmp() {
-    static const OpenMp found;
-    return found;
+    static const OpenMp omp;
+    return omp;
 }
 
 constexpr int64_t WORTH_A_THREAD = 1 << 18;  // multiplications
@@ -115,7 +115,7 @@ enum class Scratch {
     ATTENTION_SCORES, PLACES,
     INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS, COPY,  // layers
     HEADS_HIDDEN, HEADS_ADDED,
-    DIRECTIONS, SLOT_LOGITS, TOLD, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
+    DIRECTIONS, SLOT_LOGITS, CHAINED, FIRST_SLOTS, FIRST_LOGITS,  // drafts of slots
     ACCEPTED, WAYS,  // verification
     WINDOW_FEATURES, WINDOW_HIDDEN, WINDOW_HEAD, WINDOW_LOGITS, LISTED_LOGITS,  // whole searches
 };

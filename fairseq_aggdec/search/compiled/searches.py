@@ -39,8 +39,8 @@ HeadOptionsStruct = structure(
 )
 ReaderStruct = structure("search/loop.h", "Reader")
 ReadingStruct = structure("search/loop.h", "Reading")
-AskedStruct = structure("search/searches.cpp", "AskedView", read=True)
-FoundStruct = structure("search/searches.cpp", "FoundView", read=True)
+RequestStruct = structure("search/searches.cpp", "RequestView", read=True)
+ResultStruct = structure("search/searches.cpp", "ResultView", read=True)
 VerdictStruct = structure("search/searches.cpp", "VerdictView", read=True)
 ModelStruct = structure("search/searches.cpp", "ModelView")
 TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
@@ -61,7 +61,7 @@ def _declared(library: Any) -> Any:
         ("search_change", _int, (_pointer, _pointer, _int)),
         ("search_tables", _int, (_pointer, _pointer, _pointer, _int, _pointer)),
         ("search_run", _int, (_pointer,) * 3),
-        ("search_found", _int, (_pointer, _pointer)),
+        ("search_result", _int, (_pointer, _pointer)),
         ("greedy_price", _int, (_pointer,) * 4),
         ("greedy_watch", None, (_pointer,)),
         ("greedy_verdict", _int, (_pointer, _pointer)),
@@ -114,7 +114,8 @@ class WholeSearch:
     def __init__(self, kind: str, options: ctypes.Structure):
         self.library = _declared(kernels())
         self.handle = getattr(self.library, f"aggdec_{kind}")(byref(options))
-        self.request, self.view, self.last_verdict = AskedStruct(), FoundStruct(), VerdictStruct()
+        self.request, self.view = RequestStruct(), ResultStruct()
+        self.last_verdict = VerdictStruct()
 
     def __del__(self) -> None:
         if hasattr(self, "handle"):
@@ -180,7 +181,7 @@ class WholeSearch:
 
     def result(self) -> Any:
         """Reads what was found, once; valid as long as this object is."""
-        self.library.aggdec_search_found(self.handle, byref(self.view))
+        self.library.aggdec_search_result(self.handle, byref(self.view))
         return self.view
 
 

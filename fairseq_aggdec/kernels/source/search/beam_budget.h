@@ -63,23 +63,23 @@ class Planner {
 
     // Of the next call.
     Plan plan(int64_t sentences) {
-        Plan found;
-        if (!budget_) return found;
+        Plan plan;
+        if (!budget_) return plan;
         const double share = budget_->call_cost / static_cast<double>(sentences * beam_);
         const double least = 1.0 / (1.0 + share);
         const Mean& gain = budget_->gains[bits_];
         const int64_t alike = farthest(least);
-        found.most = budget_->most;
-        found.looks = alike >= 0 && value(gain) >= budget_->least_gain;
-        found.learns = ++budget_->calls % LEARN_AGAIN == 0 || (alike >= 0 && gain.weight < SURE);
-        if (found.looks || found.learns) found.alike = alike;
+        plan.most = budget_->most;
+        plan.looks = alike >= 0 && value(gain) >= budget_->least_gain;
+        plan.learns = ++budget_->calls % LEARN_AGAIN == 0 || (alike >= 0 && gain.weight < SURE);
+        if (plan.looks || plan.learns) plan.alike = alike;
         // A text has one of the prefixes that a step needs. Without the others it saves no call.
-        if (value(gain) >= TEXT_GAIN || found.learns) {
-            found.piece = copied(least);
-            found.text = value(budget_->text) >= least ? found.most : found.piece;
+        if (value(gain) >= TEXT_GAIN || plan.learns) {
+            plan.piece = copied(least);
+            plan.text = value(budget_->text) >= least ? plan.most : plan.piece;
         }
-        if (budget_->prefixes_count) found.prefix_cost = static_cast<double>(sentences) / budget_->call_cost;
-        return found;
+        if (budget_->prefixes_count) plan.prefix_cost = static_cast<double>(sentences) / budget_->call_cost;
+        return plan;
     }
 
     // What became of a prefix that was thought to be needed.

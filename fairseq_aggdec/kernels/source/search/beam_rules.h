@@ -73,20 +73,20 @@ class BeamRules {
 
     // One step of stock beam search. table: of a node.
     template <class F>
-    void step(int64_t row, int64_t depth, const std::vector<Scored>& active, const F& table, BeamStep& found) const {
-        std::vector<Continuation>& pool = found.going_on;
-        pool.clear(), found.ended.clear(), found.missing.clear();
-        found.read = 0;
+    void step(int64_t row, int64_t depth, const std::vector<Scored>& active, const F& table, BeamStep& result) const {
+        std::vector<Continuation>& pool = result.going_on;
+        pool.clear(), result.ended.clear(), result.missing.clear();
+        result.read = 0;
         double least = -INFINITY;
         bool ending = false;
         for (const Scored& prefix : active) {
             if (prefix.total + bonus_ <= least) break;  // no continuation scores more
             const Table known = table(prefix.node);
             if (!known.choices) {
-                found.missing.push_back(prefix.node);
+                result.missing.push_back(prefix.node);
                 continue;
             }
-            ++found.read;
+            ++result.read;
             const size_t before = pool.size();
             for (int64_t i = 0; i < known.count; ++i) ending |= known.choices[i].token == eos_;
             for (int64_t i = 0; i < known.count; ++i) {
@@ -96,7 +96,7 @@ class BeamRules {
             }
             if (pool.size() > before) least = cut(pool, ending);
         }
-        settle(row, depth, ending, found);
+        settle(row, depth, ending, result);
     }
 
   private:
@@ -127,12 +127,12 @@ class BeamRules {
     }
 
     // Parts what ends from what goes on.
-    void settle(int64_t row, int64_t depth, bool ending, BeamStep& found) const {
-        std::vector<Continuation>& pool = found.going_on;
+    void settle(int64_t row, int64_t depth, bool ending, BeamStep& result) const {
+        std::vector<Continuation>& pool = result.going_on;
         const auto beam = static_cast<size_t>(options_.beam);
         if (!rules_.maximum.holds(row, depth) && rules_.prefix.token(row, depth) == eos_) {
             // Where the caller forces </s>, stock ends as many copies of the best hypothesis.
-            if (!pool.empty()) found.ended.assign(beam, pool.front());
+            if (!pool.empty()) result.ended.assign(beam, pool.front());
             pool.clear();
             return;
         }
@@ -140,7 +140,7 @@ class BeamRules {
         size_t kept = 0;
         for (size_t i = 0; i < pool.size(); ++i) {
             if (pool[i].token != eos_) pool[kept++] = pool[i];
-            else if (i < beam) found.ended.push_back(pool[i]);
+            else if (i < beam) result.ended.push_back(pool[i]);
         }
         pool.resize(kept);
     }

@@ -92,8 +92,8 @@ class CopyText {
         follow(tokens_, token, runs);
         if (follows) return {cursor + 1, before.copied, false, std::move(runs)};
         const int64_t copied = cursor < 0 ? before.copied : cursor;
-        const int64_t found = occurrence(runs, match_, copied);
-        if (match_ != ALIGNED || found >= 0 || cursor < 0) return {found, copied, false, std::move(runs)};
+        const int64_t next_cursor = occurrence(runs, match_, copied);
+        if (match_ != ALIGNED || next_cursor >= 0 || cursor < 0) return {next_cursor, copied, false, std::move(runs)};
         // The token replaced the rejected one, or was put before it where the one before replaced it.
         const int64_t replaced = before.guessed ? cursor : copied + 1;
         const bool inside = replaced + 1 < size();
@@ -125,8 +125,8 @@ class CopyPaths {
     const Place& place(const Tree& tree, int64_t node) {
         const auto known = places_.find(node);
         if (known != places_.end()) return known->second;
-        Place found = text_.step(place(tree, tree[node].parent), tree[node].token);
-        return places_[node] = std::move(found);
+        Place next = text_.step(place(tree, tree[node].parent), tree[node].token);
+        return places_[node] = std::move(next);
     }
 
     CopyText text_;
@@ -142,9 +142,9 @@ class CopyAccount {
 
     int64_t plan(int64_t row, int64_t room) const {
         if (options_.fixed) return std::min(options_.most, room);
-        const Share& own = rows_[row];
-        if ((options_.probing || options_.unknown) && own.checked == 0.0) return std::min(PROBE_LENGTH, room);
-        const double chance = (own.accepted + WEIGHT_OF_ALL * mean()) / (own.checked + WEIGHT_OF_ALL);
+        const Share& share = rows_[row];
+        if ((options_.probing || options_.unknown) && share.checked == 0.0) return std::min(PROBE_LENGTH, room);
+        const double chance = (share.accepted + WEIGHT_OF_ALL * mean()) / (share.checked + WEIGHT_OF_ALL);
         return worthwhile(chance, room);
     }
 

@@ -50,7 +50,7 @@ class GreedySearch final : public TableSearch {
         const int64_t rows = options.sentences;
         batch_.tokens.assign(rows, {options.start});
         batch_.ends.assign(options.rules.ends, options.rules.ends + rows);
-        found.rounds.assign(rows, 0);
+        result.rounds.assign(rows, 0);
         for (int64_t row = 0; row < rows; ++row) batch_.rows.push_back(row);
     }
 
@@ -79,24 +79,24 @@ class GreedySearch final : public TableSearch {
     void finish() override {
         for (size_t row = 0; row < scores_.size(); ++row) {
             const std::vector<int64_t>& tokens = batch_.tokens[row];
-            found.owners.push_back(static_cast<int64_t>(row));
-            found.lengths.push_back(static_cast<int64_t>(scores_[row].size()));
-            found.tokens.insert(found.tokens.end(), tokens.begin() + 1, tokens.end());
-            found.scores.insert(found.scores.end(), scores_[row].begin(), scores_[row].end());
+            result.owners.push_back(static_cast<int64_t>(row));
+            result.lengths.push_back(static_cast<int64_t>(scores_[row].size()));
+            result.tokens.insert(result.tokens.end(), tokens.begin() + 1, tokens.end());
+            result.scores.insert(result.scores.end(), scores_[row].begin(), scores_[row].end());
         }
     }
 
   protected:
-    void write(Asked& asked) override {
+    void write(WindowRequest& request) override {
         draft();
         widths_.clear(), above_.clear();
         decided_ = written_ = 0;
-        asked.starts.assign(scores_.size(), 0);
-        asked.widths.assign(scores_.size(), 0);
-        asked.moves.swap(moves_);
-        if (options_.accept.trusts) write_slots(asked);
-        else write_draft(asked);
-        rule(asked);
+        request.starts.assign(scores_.size(), 0);
+        request.widths.assign(scores_.size(), 0);
+        request.moves.swap(moves_);
+        if (options_.accept.trusts) write_slots(request);
+        else write_draft(request);
+        rule(request);
     }
 
     bool in_parts() const override { return true; }
@@ -117,7 +117,7 @@ class GreedySearch final : public TableSearch {
             if (reads) drafter_->read(batch_.rows[decided_], features + (first + places_[last]) * options_.channels);
             for (; written_ <= last; ++written_) places_[written_] += first;
         }
-        if (end == batch_.rows.size()) commit(asked());
+        if (end == batch_.rows.size()) commit(request());
     }
 
   private:
@@ -132,7 +132,7 @@ class GreedySearch final : public TableSearch {
         part_above_.clear();
         if (!above_.empty())
             for (int64_t place = first; place < first + count; ++place) part_above_.push_back(above_[place] - first);
-        const VerificationCall call{rows, widths_.data() + decided_, asked().tokens.data() + first,
+        const VerificationCall call{rows, widths_.data() + decided_, request().tokens.data() + first,
                              above_.empty() ? nullptr : part_above_.data(), tables, stands_,
                              options_.accept, options_.rules.pad, options_.rules.eos, accepted_.data() + decided_, emitted_.data() + decided_,
                              places_.data() + written_, gained_.data() + written_, emitted_scores_.data() + written_,
@@ -142,29 +142,29 @@ class GreedySearch final : public TableSearch {
         return end;
     }
 
-    void write_draft(Asked& asked) {
+    void write_draft(WindowRequest& request) {
         const bool tree = branches();
         const int64_t *token = draft_.tokens.data(), *parent = draft_.parents.data();
         for (size_t i = 0; i < batch_.rows.size(); ++i) {
             const int64_t row = batch_.rows[i], count = draft_.counts[i];
-            const auto root = static_cast<int64_t>(asked.tokens.size());
-            asked.starts[row] = batch_.position(row);
-            asked.tokens.push_back(batch_.tokens[row].back());
-            asked.tokens.insert(asked.tokens.end(), token, token + (tree ? count : possible(row, token, count)));
+            const auto root = static_cast<int64_t>(request.tokens.size());
+            request.starts[row] = batch_.position(row);
+            request.tokens.push_back(batch_.tokens[row].back());
+            request.tokens.insert(request.tokens.end(), token, token + (tree ? count : possible(row, token, count)));
             if (options_.slots_read)
-                asked.tokens.resize(std::min<size_t>(asked.tokens.size(), root + options_.slots_read));
+                request.tokens.resize(std::min<size_t>(request.tokens.size(), root + options_.slots_read));
             if (tree) {
                 above_.push_back(root);
                 for (int64_t n = 0; n < count; ++n) above_.push_back(root + parent[n]);
                 parent += count;
             }
             token += count;
-            asked.widths[row] = static_cast<int64_t>(asked.tokens.size()) - root;
-            widths_.push_back(asked.widths[row]);
-            asked.end = std::max(asked.end, asked.starts[row] + asked.widths[row]);
+            request.widths[row] = static_cast<int64_t>(request.tokens.size()) - root;
+            widths_.push_back(request.widths[row]);
+            request.end = std::max(request.end, request.starts[row] + request.widths[row]);
         }
-        asked.reach = asked.end;
-        if (tree) write_tree(asked);
+        request.reach = request.end;
+        if (tree) write_tree(request);
     }
 
     // Whether two tokens of the draft follow the same one.
@@ -205,77 +205,77 @@ class GreedySearch final : public TableSearch {
     }
 
     // The slots of a trusted drafter. Tokens that are not known are padding, which repeats no n-gram.
-    void write_slots(Asked& asked) {
+    void write_slots(WindowRequest& request) {
         const int64_t count = options_.slots_read;
         for (const int64_t row : batch_.rows) {
-            asked.starts[row] = batch_.position(row);
-            asked.widths[row] = count;
+            request.starts[row] = batch_.position(row);
+            request.widths[row] = count;
             widths_.push_back(count);
-            asked.tokens.push_back(batch_.tokens[row].back());
-            asked.tokens.insert(asked.tokens.end(), count - 1, options_.rules.pad);
-            asked.end = std::max(asked.end, asked.starts[row] + count);
+            request.tokens.push_back(batch_.tokens[row].back());
+            request.tokens.insert(request.tokens.end(), count - 1, options_.rules.pad);
+            request.end = std::max(request.end, request.starts[row] + count);
         }
-        asked.reach = asked.end;
+        request.reach = request.end;
     }
 
     // Where each token stands in its sentence, and what it sees: all up to the last committed token, those of the draft
     // that lead to it, and itself.
-    void write_tree(Asked& asked) const {
-        const int64_t bytes = asked.seen_bytes = (asked.end + 7) / 8;
-        asked.seen.assign(asked.tokens.size() * bytes, 0);
-        asked.reach = 0;
-        uint8_t* seen = asked.seen.data();
+    void write_tree(WindowRequest& request) const {
+        const int64_t bytes = request.seen_bytes = (request.end + 7) / 8;
+        request.seen.assign(request.tokens.size() * bytes, 0);
+        request.reach = 0;
+        uint8_t* seen = request.seen.data();
         int64_t place = 0;
         for (const int64_t row : batch_.rows) {
-            const int64_t start = asked.starts[row];
-            for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
-                uint8_t* own = seen + place * bytes;
+            const int64_t start = request.starts[row];
+            for (int64_t slot = 0; slot < request.widths[row]; ++slot, ++place) {
+                uint8_t* bits_of_place = seen + place * bytes;
                 const int64_t parent = above_[place], at = start + slot;
-                asked.depths.push_back(slot ? asked.depths[parent] + 1 : start);
-                asked.reach = std::max(asked.reach, asked.depths.back() + 1);
-                if (slot) std::copy_n(seen + parent * bytes, bytes, own);
-                else std::fill_n(own, start / 8, uint8_t{255});
+                request.depths.push_back(slot ? request.depths[parent] + 1 : start);
+                request.reach = std::max(request.reach, request.depths.back() + 1);
+                if (slot) std::copy_n(seen + parent * bytes, bytes, bits_of_place);
+                else std::fill_n(bits_of_place, start / 8, uint8_t{255});
                 for (int64_t bit = slot ? at : start / 8 * 8; bit <= at; ++bit)
-                    own[bit / 8] |= static_cast<uint8_t>(1 << bit % 8);
+                    bits_of_place[bit / 8] |= static_cast<uint8_t>(1 << bit % 8);
             }
         }
     }
 
     // How the rules change the logits of the window, and which logits the acceptance needs beside the best.
-    void rule(Asked& asked) {
+    void rule(WindowRequest& request) {
         const Acceptance& accept = options_.accept;
         const bool wants = accept.beta > 1 || accept.epsilon || accept.least || accept.outside, lines = rules.read_lines();
         int64_t place = 0;
         for (const int64_t row : batch_.rows)
-            for (int64_t slot = 0; slot < asked.widths[row]; ++slot, ++place) {
-                if (lines) write_line(asked, row, slot, place);
-                const int64_t output = above_.empty() ? asked.starts[row] + slot : asked.depths[place];
-                rules.change({place, row, output, &line_}, asked.changes);
+            for (int64_t slot = 0; slot < request.widths[row]; ++slot, ++place) {
+                if (lines) write_line(request, row, slot, place);
+                const int64_t output = above_.empty() ? request.starts[row] + slot : request.depths[place];
+                rules.change({place, row, output, &line_}, request.changes);
                 const int64_t parent = !slot ? place : above_.empty() ? place - 1 : above_[place];
-                if (wants) asked.wanted.push_back({parent, asked.tokens[place]});
+                if (wants) request.wanted.push_back({parent, request.tokens[place]});
             }
     }
 
     // The sentence up to a place of the window.
-    void write_line(const Asked& asked, int64_t row, int64_t slot, int64_t place) {
+    void write_line(const WindowRequest& request, int64_t row, int64_t slot, int64_t place) {
         if (slot == 0) line_ = batch_.tokens[row];
         else if (!above_.empty() && above_[place] != place - 1) {
             const std::vector<int64_t>& before = batch_.tokens[row];
             line_.assign(before.begin(), before.end());
             path_.clear();
             for (int64_t node = above_[place]; node != place - slot; node = above_[node])
-                path_.push_back(asked.tokens[node]);
+                path_.push_back(request.tokens[node]);
             line_.insert(line_.end(), path_.rbegin(), path_.rend());
         }
-        if (slot) line_.push_back(asked.tokens[place]);
+        if (slot) line_.push_back(request.tokens[place]);
     }
 
     // Appends what is emitted; sentences that have ended leave.
-    void commit(const Asked& asked) {
+    void commit(const WindowRequest& request) {
         const int64_t *gained = gained_.data(), *place = places_.data();
         const float* scores = emitted_scores_.data();
         int64_t root = 0;
-        const size_t first = found.drafted.size();
+        const size_t first = result.drafted.size();
         moves_.clear();
         for (size_t i = 0; i < batch_.rows.size(); ++i) {
             const int64_t row = batch_.rows[i], count = emitted_[i], position = batch_.position(row);
@@ -285,38 +285,39 @@ class GreedySearch final : public TableSearch {
             // Keys and values of accepted tokens go where those of a sentence stand.
             for (int64_t n = 0; n < count; ++n)
                 if (place[n] != root + n)
-                    moves_.push_back({row, asked.starts[row] + place[n] - root, asked.starts[row] + n});
+                    moves_.push_back({row, request.starts[row] + place[n] - root, request.starts[row] + n});
             gained += count, scores += count, place += count, root += widths_[i];
             if (options_.rules.free_end && position + count > batch_.ends[row]) scores_[row].back() = 0.0f;
-            ++found.rounds[row];
-            found.emitted.push_back(count);
-            found.drafted.push_back(widths_[i] - !options_.accept.trusts);
-            found.accepted.push_back(accepted_[i]);
+            ++result.rounds[row];
+            result.emitted.push_back(count);
+            result.drafted.push_back(widths_[i] - !options_.accept.trusts);
+            result.accepted.push_back(accepted_[i]);
         }
-        if (watched) write_verdict(asked);
+        if (watched) write_verdict(request);
         if (drafter_ && !options_.accept.trusts)
-            drafter_->observe(batch_, {static_cast<int64_t>(batch_.rows.size()), found.drafted.data() + first,
+            drafter_->observe(batch_, {static_cast<int64_t>(batch_.rows.size()), result.drafted.data() + first,
                                        accepted_.data(), emitted_.data()});
         leave();
     }
 
-    void write_verdict(const Asked& asked) {
-        Verdict& told = verdict_;
-        told.rows = batch_.rows;
-        told.widths = widths_, told.accepted = accepted_, told.emitted = emitted_;
-        told.tokens = asked.tokens;
-        for (size_t n = 1; options_.accept.trusts && n < told.tokens.size(); ++n)
-            if (n % options_.slots_read) told.tokens[n] = choices_[n - 1];
-        told.parents.clear();
+    void write_verdict(const WindowRequest& request) {
+        Verdict& verdict = verdict_;
+        verdict.rows = batch_.rows;
+        verdict.widths = widths_, verdict.accepted = accepted_, verdict.emitted = emitted_;
+        verdict.tokens = request.tokens;
+        for (size_t n = 1; options_.accept.trusts && n < verdict.tokens.size(); ++n)
+            if (n % options_.slots_read) verdict.tokens[n] = choices_[n - 1];
+        verdict.parents.clear();
         int64_t root = 0, emitted = 0;
         for (size_t i = 0; i < widths_.size(); root += widths_[i++]) {
             emitted += emitted_[i];
-            for (int64_t n = 0; n < widths_[i] && !above_.empty(); ++n) told.parents.push_back(above_[root + n] - root);
+            for (int64_t n = 0; n < widths_[i] && !above_.empty(); ++n)
+                verdict.parents.push_back(above_[root + n] - root);
         }
-        told.choices = choices_;
-        told.places.assign(places_.begin(), places_.begin() + emitted);
-        told.gained.assign(gained_.begin(), gained_.begin() + emitted);
-        told.scores.assign(emitted_scores_.begin(), emitted_scores_.begin() + emitted);
+        verdict.choices = choices_;
+        verdict.places.assign(places_.begin(), places_.begin() + emitted);
+        verdict.gained.assign(gained_.begin(), gained_.begin() + emitted);
+        verdict.scores.assign(emitted_scores_.begin(), emitted_scores_.begin() + emitted);
     }
 
     void leave() {
@@ -351,7 +352,7 @@ class GreedySearch final : public TableSearch {
 inline int64_t run(GreedySearch& search, const Reading& how) {
     SlotDrafter& drafter = *static_cast<SlotDrafter*>(search.drafter());
     const int64_t size = search.slots_read();
-    const auto read = [&](const Asked&) { return drafter.slots(search.batch(), size); };
+    const auto read = [&](const WindowRequest&) { return drafter.slots(search.batch(), size); };
     const auto say = [&](const float* features, int64_t first, int64_t count) {
         return drafter.logits(search.batch(), features, first, count, size, how.types, how.temperature);
     };

@@ -30,57 +30,57 @@ class InterleavedSearch final : public TableSearch {
                       (options.any_ending ? 1 : 2) * options.beam.beam, options.beam.threads),
           options_(options), beam_(options.beam.beam), eos_(options.beam.rules.eos), sentences_(options.beam.sentences),
           slots_(options.step) {
-        found.rounds.assign(sentences_.size(), 0);
+        result.rounds.assign(sentences_.size(), 0);
     }
 
     void finish() override {
         for (size_t row = 0; row < sentences_.size(); ++row)
             for (const Line& line : sentences_[row].ended) {
-                found.owners.push_back(static_cast<int64_t>(row));
-                found.lengths.push_back(static_cast<int64_t>(line.tokens.size()));
-                found.tokens.insert(found.tokens.end(), line.tokens.begin(), line.tokens.end());
-                found.scores.insert(found.scores.end(), line.scores.begin(), line.scores.end());
-                found.totals.push_back(line.total);
+                result.owners.push_back(static_cast<int64_t>(row));
+                result.lengths.push_back(static_cast<int64_t>(line.tokens.size()));
+                result.tokens.insert(result.tokens.end(), line.tokens.begin(), line.tokens.end());
+                result.scores.insert(result.scores.end(), line.scores.begin(), line.scores.end());
+                result.totals.push_back(line.total);
             }
     }
 
   protected:
-    void write(Asked& asked) override {
+    void write(WindowRequest& request) override {
         for (size_t row = 0; row < sentences_.size(); ++row) {
-            Sentence& own = sentences_[row];
-            asked.starts.push_back(own.places);
-            asked.widths.push_back(static_cast<int64_t>(own.live.size()) * options_.step);
-            for (Line& line : own.live) {
-                line.places.push_back(own.places);
-                own.places += options_.step;
+            Sentence& sentence = sentences_[row];
+            request.starts.push_back(sentence.places);
+            request.widths.push_back(static_cast<int64_t>(sentence.live.size()) * options_.step);
+            for (Line& line : sentence.live) {
+                line.places.push_back(sentence.places);
+                sentence.places += options_.step;
                 for (int64_t slot = 0; slot < options_.step; ++slot) {
-                    const auto place = static_cast<int64_t>(asked.tokens.size());
-                    rules.change({place, static_cast<int64_t>(row), first_ + slot, nullptr}, asked.changes);
-                    asked.wanted.push_back({place, eos_});
-                    asked.tokens.push_back(first_ ? line.tokens[first_ - options_.step + slot] : options_.beam.start);
-                    asked.depths.push_back(first_ + slot);
+                    const auto place = static_cast<int64_t>(request.tokens.size());
+                    rules.change({place, static_cast<int64_t>(row), first_ + slot, nullptr}, request.changes);
+                    request.wanted.push_back({place, eos_});
+                    request.tokens.push_back(first_ ? line.tokens[first_ - options_.step + slot] : options_.beam.start);
+                    request.depths.push_back(first_ + slot);
                 }
             }
-            asked.end = std::max(asked.end, own.places);
+            request.end = std::max(request.end, sentence.places);
         }
-        asked.reach = first_ + options_.step;
-        write_seen(asked);
+        request.reach = first_ + options_.step;
+        write_seen(request);
     }
 
     void read(int64_t, int64_t, const float*, const Tables& tables) override {
         int64_t place = 0;
         for (size_t row = 0; row < sentences_.size(); ++row) {
-            Sentence& own = sentences_[row];
-            if (own.live.empty()) continue;
-            ++found.rounds[row];
+            Sentence& sentence = sentences_[row];
+            if (sentence.live.empty()) continue;
+            ++result.rounds[row];
             parts_.clear(), pool_.clear();
-            for (size_t line = 0; line < own.live.size(); ++line)
+            for (size_t line = 0; line < sentence.live.size(); ++line)
                 for (int64_t slot = 0; slot < options_.step; ++slot, ++place) {
                     const bool numbers = read_slot(row, slot, tables.row(place), tables.wanted[place]);
-                    if (!numbers && found.broken < 0) found.broken = static_cast<int64_t>(row);
-                    if (slot + 1 == options_.step) extend(own.live[line].total, line, tables.best);
+                    if (!numbers && result.broken < 0) result.broken = static_cast<int64_t>(row);
+                    if (slot + 1 == options_.step) extend(sentence.live[line].total, line, tables.best);
                 }
-            advance(own);
+            advance(sentence);
         }
         first_ += options_.step;
     }
@@ -118,13 +118,13 @@ class InterleavedSearch final : public TableSearch {
         int64_t part;
     };
 
-    void write_seen(Asked& asked) const {
-        asked.seen_bytes = (asked.end + 7) / 8;
-        asked.seen.assign(asked.tokens.size() * asked.seen_bytes, 0);
-        uint8_t* bits = asked.seen.data();
-        for (const Sentence& own : sentences_)
-            for (const Line& line : own.live)
-                for (int64_t slot = first_; slot < first_ + options_.step; ++slot, bits += asked.seen_bytes)
+    void write_seen(WindowRequest& request) const {
+        request.seen_bytes = (request.end + 7) / 8;
+        request.seen.assign(request.tokens.size() * request.seen_bytes, 0);
+        uint8_t* bits = request.seen.data();
+        for (const Sentence& sentence : sentences_)
+            for (const Line& line : sentence.live)
+                for (int64_t slot = first_; slot < first_ + options_.step; ++slot, bits += request.seen_bytes)
                     for (int64_t key = slot % options_.directions; key / options_.block <= slot / options_.block;
                          key += options_.directions) {
                         const int64_t place = line.places[key / options_.step] + key % options_.step;
@@ -188,19 +188,19 @@ class InterleavedSearch final : public TableSearch {
     }
 
     // Lines 9 to 17: takes up what has ended, goes on with the B best of the rest unless the sentence is done.
-    void advance(Sentence& own) {
+    void advance(Sentence& sentence) {
         keep_best(pool_, 0, static_cast<int64_t>(pool_.size()));
         const bool all = options_.any_ending || static_cast<int64_t>(pool_.size()) < beam_;
         const double least = all ? -INFINITY : pool_[beam_ - 1].total;
         std::vector<Line> live;
         for (const Extension& item : pool_) {
             const bool ended = parts_[item.part].word.token == eos_;
-            const bool counts = item.total >= least && (options_.any_ending || count(own.ended) < beam_);
-            if (ended && counts) own.ended.push_back(extended(own.live[item.line], item));
-            else if (!ended && count(live) < beam_) live.push_back(extended(own.live[item.line], item));
+            const bool counts = item.total >= least && (options_.any_ending || count(sentence.ended) < beam_);
+            if (ended && counts) sentence.ended.push_back(extended(sentence.live[item.line], item));
+            else if (!ended && count(live) < beam_) live.push_back(extended(sentence.live[item.line], item));
         }
-        if (count(own.ended) >= beam_) live.clear();
-        own.live.swap(live);
+        if (count(sentence.ended) >= beam_) live.clear();
+        sentence.live.swap(live);
     }
 
     static int64_t count(const std::vector<Line>& lines) { return static_cast<int64_t>(lines.size()); }

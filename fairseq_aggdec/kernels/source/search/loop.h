@@ -43,7 +43,7 @@ struct Reading {
 };
 
 // The window that a search asks for. A sentence that has ended has the width 0.
-struct Asked {
+struct WindowRequest {
     std::vector<int64_t> starts, widths;  // (B)
     std::vector<int64_t> tokens;          // (N)
     std::vector<int64_t> depths;          // (N): positions in the sentence; empty: those of the places
@@ -61,7 +61,7 @@ struct Asked {
 };
 
 // What a search has found: O outputs of T tokens in all, I iterations of sentences in all.
-struct Found {
+struct SearchResult {
     std::vector<int64_t> owners, lengths, tokens;  // (O): the sentence, tokens with the last </s>; (T)
     std::vector<float> scores;                     // (T): log-probabilities in nats
     std::vector<double> totals;                    // (O): their sums as the search has them
@@ -84,32 +84,32 @@ class Search {
     virtual int64_t draft() { return READY; }
 
     // Null when all sentences have ended or one is broken. The same window until its logits are taken.
-    const Asked* ask() {
-        if (found.broken >= 0) return nullptr;
+    const WindowRequest* ask() {
+        if (result.broken >= 0) return nullptr;
         if (!asking_) {
-            asked_.clear();
-            write(asked_);
+            request_.clear();
+            write(request_);
             asking_ = true;
         }
-        return asked_.tokens.empty() ? nullptr : &asked_;
+        return request_.tokens.empty() ? nullptr : &request_;
     }
 
     // Adds changes of the window that was asked for, in the order of their places; none counts where a token is forced.
     void change(const Change* changes, int64_t count) {
         std::vector<Change> both;
-        std::merge(asked_.changes.begin(), asked_.changes.end(), changes, changes + count, std::back_inserter(both),
+        std::merge(request_.changes.begin(), request_.changes.end(), changes, changes + count, std::back_inserter(both),
                    [](const Change& one, const Change& other) { return one.place < other.place; });
-        asked_.changes.clear();
+        request_.changes.clear();
         int64_t forced = -1;
         for (const Change& one : both) {
             if (one.place == forced) continue;
             if (one.value == INFINITY) forced = one.place;
-            asked_.changes.push_back(one);
+            request_.changes.push_back(one);
         }
     }
 
     // Of the window that was asked for.
-    int64_t places() const { return static_cast<int64_t>(asked_.tokens.size()); }
+    int64_t places() const { return static_cast<int64_t>(request_.tokens.size()); }
 
     // How many places of the window, about `most`, are decided together from place `first` on.
     virtual int64_t together(int64_t first, int64_t most) const = 0;
@@ -120,44 +120,44 @@ class Search {
         if (first + count == places()) taken();
     }
 
-    // Writes the outputs into `found`.
+    // Writes the outputs into `result`.
     virtual void finish() = 0;
 
-    Found found;
+    SearchResult result;
 
   protected:
-    virtual void write(Asked& asked) = 0;
+    virtual void write(WindowRequest& request) = 0;
     virtual void decide(int64_t first, int64_t count, const float* features, float* logits, int64_t types) = 0;
 
-    const Asked& asked() const { return asked_; }
+    const WindowRequest& request() const { return request_; }
 
     // The search knows what the model says of its window.
     void taken() {
         asking_ = false;
-        ++found.calls;
+        ++result.calls;
     }
 
   private:
-    Asked asked_;
+    WindowRequest request_;
     bool asking_ = false;
 };
 
 // Whether a decoder has room for a window.
-inline bool fits(const Reader& reader, const Asked& asked) {
-    return asked.end <= reader.places && (!reader.positions || asked.reach <= reader.positions);
+inline bool fits(const Reader& reader, const WindowRequest& request) {
+    return request.end <= reader.places && (!reader.positions || request.reach <= reader.positions);
 }
 
 // The features (N, C) of a window.
-inline void read(const Reader& reader, const Asked& asked, float* features) {
+inline void read(const Reader& reader, const WindowRequest& request, float* features) {
     Step& step = *reader.step;
-    step.rows = static_cast<int64_t>(asked.starts.size());
-    step.starts = asked.starts.data(), step.widths = asked.widths.data();
-    step.tokens = asked.tokens.data();
-    step.depths = asked.depths.empty() ? nullptr : asked.depths.data();
-    step.seen = asked.seen.empty() ? nullptr : asked.seen.data();
-    step.seen_bytes = asked.seen_bytes, step.end = asked.end;
+    step.rows = static_cast<int64_t>(request.starts.size());
+    step.starts = request.starts.data(), step.widths = request.widths.data();
+    step.tokens = request.tokens.data();
+    step.depths = request.depths.empty() ? nullptr : request.depths.data();
+    step.seen = request.seen.empty() ? nullptr : request.seen.data();
+    step.seen_bytes = request.seen_bytes, step.end = request.end;
     aggdec_move(step.cache, reader.shape->layers, step.cache_layer, step.cache_row, 2 * reader.shape->channels,
-                asked.moves.data(), static_cast<int64_t>(asked.moves.size()));
+                request.moves.data(), static_cast<int64_t>(request.moves.size()));
     must(aggdec_decode(reader.layers, reader.shape, &step, features));
 }
 
@@ -204,7 +204,7 @@ inline float* joint_logits(const Reader* readers, const Reading& how, const floa
 }
 
 // Python sees signals only between calls of this, so it comes back after `how.seconds` and one window at least.
-// read(asked): the features (N, C) of a window, null where there is too little room; say(features, first, count): the
+// read(request): the features (N, C) of a window, null where there is too little room; say(features, first, count): the
 // logits (count, V) of its places from `first` on.
 template <class Read, class Say>
 int64_t run(Search& search, const Reading& how, const Read& read, const Say& say) {
@@ -214,11 +214,11 @@ int64_t run(Search& search, const Reading& how, const Read& read, const Say& say
     for (;;) {
         const auto now = Clock::now();
         const int64_t why = search.draft();
-        search.found.drafting += std::chrono::duration<double>(Clock::now() - now).count();
+        search.result.drafting += std::chrono::duration<double>(Clock::now() - now).count();
         if (why != READY) return why;
-        const Asked* asked = search.ask();
-        if (!asked) return ENDED;
-        const float* features = read(*asked);
+        const WindowRequest* request = search.ask();
+        if (!request) return ENDED;
+        const float* features = read(*request);
         if (!features) return NO_ROOM;
         const int64_t count = search.places();
         for (int64_t first = 0, some; first < count; first += some) {
@@ -234,13 +234,13 @@ inline int64_t run(Search& search, const Reader* readers, const Reading& how) {
     const Reader* end = readers + how.models;
     int64_t channels = 0;
     std::for_each(readers, end, [&](const Reader& reader) { channels += reader.shape->channels; });
-    const auto read_all = [&](const Asked& asked) -> const float* {
-        if (!std::all_of(readers, end, [&](const Reader& reader) { return fits(reader, asked); })) return nullptr;
+    const auto read_all = [&](const WindowRequest& request) -> const float* {
+        if (!std::all_of(readers, end, [&](const Reader& reader) { return fits(reader, request); })) return nullptr;
         const int64_t count = search.places();
         float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
-        float* own = features;
-        for (const Reader* reader = readers; reader != end; own += count * reader++->shape->channels)
-            read(*reader, asked, own);
+        float* model_features = features;
+        for (const Reader* reader = readers; reader != end; model_features += count * reader++->shape->channels)
+            read(*reader, request, model_features);
         return features;
     };
     const auto say = [&](const float* features, int64_t first, int64_t count) {

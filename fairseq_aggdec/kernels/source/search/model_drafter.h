@@ -121,8 +121,8 @@ class ModelDrafter : public Drafter {
         const int64_t each = std::min(slots, FIRST_SLOTS) * channels;
         if (static_cast<int64_t>(learned.size()) >= options_.learning * channels) return;
         for (size_t i = 0; i < rows_.size(); ++i) {
-            const float* own = features_.data() + i * slots * channels;
-            learned.insert(learned.end(), own, own + each);
+            const float* row_features = features_.data() + i * slots * channels;
+            learned.insert(learned.end(), row_features, row_features + each);
         }
     }
 
@@ -144,14 +144,14 @@ class ModelDrafter : public Drafter {
         for (const int64_t row : batch.rows) {
             const bool has = read < rows && rows_[read] == row;
             const int64_t count = has ? counts_[read] : 0;
-            const int64_t* own = parents_.data() + read * budget.nodes;
+            const int64_t* row_parents = parents_.data() + read * budget.nodes;
             draft.counts.push_back(count);
             depths_.assign(1, 0);
             for (int64_t n = 0; n < count; ++n) {
                 draft.tokens.push_back(tokens_[read * budget.nodes + n]);
                 hoped_ += std::exp(chances_[read * budget.nodes + n]);
-                if (budget.branches) draft.parents.push_back(own[n]);
-                depths_.push_back(depths_[own[n]] + 1);
+                if (budget.branches) draft.parents.push_back(row_parents[n]);
+                depths_.push_back(depths_[row_parents[n]] + 1);
                 deepest = std::max(deepest, depths_.back());
             }
             read += has;
@@ -183,7 +183,7 @@ class SlotDrafter final : public ModelDrafter {
                   int64_t types, double temperature) {
         const Proposer& proposer = *options_.proposer;
         features += first * options_.channels;
-        if (proposer.heard) features = told(batch, features, first / size, count / size, size);
+        if (proposer.heard) features = chained(batch, features, first / size, count / size, size);
         float* logits = scratch<float, Scratch::WINDOW_LOGITS>(count * types);
         must(aggdec_product(&proposer.vocabulary, features, count, logits, options_.threads));
         const auto divisor = static_cast<float>(temperature);
@@ -221,7 +221,7 @@ class SlotDrafter final : public ModelDrafter {
 
   private:
     // Features of the slots of some rows, told the tokens that the chain chooses before them.
-    const float* told(const Written& batch, const float* features, int64_t row, int64_t rows, int64_t size) {
+    const float* chained(const Written& batch, const float* features, int64_t row, int64_t rows, int64_t size) {
         const Proposer& proposer = *options_.proposer;
         const int64_t channels = options_.channels, count = rows * size;
         std::vector<int64_t> last, room(rows, size), tokens(count), parents(count), counts(rows);
@@ -231,16 +231,16 @@ class SlotDrafter final : public ModelDrafter {
         const Slots call{rows, size, options_.threads, features, last.data(), room.data(), slopes.data(), shifts.data(),
                          size, -1, 0, nullptr, 1.0, tokens.data(), parents.data(), chances.data(), counts.data()};
         must(aggdec_grow(&proposer, &call));
-        told_.resize(count * channels), hidden_.resize(count * channels);
+        chained_.resize(count * channels), hidden_.resize(count * channels);
         must(aggdec_product(&proposer.read_slot, features, count, hidden_.data(), options_.threads));
         for (int64_t n = 0; n < count; ++n) {
             const float* heard = proposer.heard + (n % size ? tokens[n - 1] : last[n / size]) * channels;
-            float* own = hidden_.data() + n * channels;
-            for (int64_t c = 0; c < channels; ++c) own[c] = std::max(heard[c] + own[c], 0.0f);
+            float* hidden = hidden_.data() + n * channels;
+            for (int64_t c = 0; c < channels; ++c) hidden[c] = std::max(heard[c] + hidden[c], 0.0f);
         }
-        must(aggdec_product(&proposer.write, hidden_.data(), count, told_.data(), options_.threads));
-        for (int64_t i = 0; i < count * channels; ++i) told_[i] = features[i] + told_[i];
-        return told_.data();
+        must(aggdec_product(&proposer.write, hidden_.data(), count, chained_.data(), options_.threads));
+        for (int64_t i = 0; i < count * channels; ++i) chained_[i] = features[i] + chained_[i];
+        return chained_.data();
     }
 
     static constexpr int64_t MASK_SLOT = -1;  // as Shape has it
@@ -267,7 +267,7 @@ class SlotDrafter final : public ModelDrafter {
     const SlotOptions& slots_;
     std::vector<int64_t> cached_;  // of each sentence, tokens whose keys and values stand in the cache for good
     std::vector<int64_t> starts_, widths_, blocks_, window_;
-    std::vector<float> told_, hidden_;
+    std::vector<float> chained_, hidden_;
     int64_t end_ = 0;
 };
 

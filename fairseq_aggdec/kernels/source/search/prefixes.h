@@ -73,15 +73,15 @@ class Prefixes {
 
     // Notes what follows a prefix.
     void note(int64_t node, const std::vector<Choice>& choices) {
-        Node& own = nodes[node];
-        own.first = keep(choices), own.choices = static_cast<int64_t>(choices.size());
-        const auto [last, added] = last_of_.try_emplace(own.token, node);
-        if (!added) own.same_token = last->second, last->second = node;
+        Node& prefix = nodes[node];
+        prefix.first = keep(choices), prefix.choices = static_cast<int64_t>(choices.size());
+        const auto [last, added] = last_of_.try_emplace(prefix.token, node);
+        if (!added) prefix.same_token = last->second, last->second = node;
     }
 
     Table table(int64_t node) const {
-        const Node& own = nodes[node];
-        return own.choices < 0 ? Table{nullptr, 0} : Table{kept_.data() + own.first, own.choices};
+        const Node& prefix = nodes[node];
+        return prefix.choices < 0 ? Table{nullptr, 0} : Table{kept_.data() + prefix.first, prefix.choices};
     }
 
     // What is thought to follow a prefix: its table; that of one that is like it; else nothing.
@@ -89,9 +89,9 @@ class Prefixes {
     Table predicted(int64_t node, int64_t call) {
         const int64_t other = like(node, call);
         if (other < 0) return {NOTHING, 0};
-        const Table found = table(other);
-        if (!rules_->read_lines() || other == node) return found;
-        possible_.assign(found.choices, found.choices + found.count);
+        const Table known = table(other);
+        if (!rules_->read_lines() || other == node) return known;
+        possible_.assign(known.choices, known.choices + known.count);
         banned(node, [&](int64_t token) {
             possible_.erase(std::remove_if(possible_.begin(), possible_.end(),
                                            [&](const Choice& choice) { return choice.token == token; }),
@@ -148,8 +148,8 @@ class Prefixes {
     int64_t like(int64_t node, int64_t call) {
         if (evaluated(node)) return node;
         if (nodes[node].liked_in != call) {
-            const int64_t found = find_like(node, like(nodes[node].parent, call));
-            nodes[node].like = found, nodes[node].liked_in = call;
+            const int64_t similar = find_like(node, like(nodes[node].parent, call));
+            nodes[node].like = similar, nodes[node].liked_in = call;
         }
         return nodes[node].like;
     }
@@ -157,21 +157,21 @@ class Prefixes {
     // `above`: one that is like the parent. First its child with the same token; then, of the prefixes with this token
     // near the place where that would be, those behind the same token, then the nearest; then the best sibling.
     int64_t find_like(int64_t node, int64_t above) const {
-        const Node& own = nodes[node];
+        const Node& prefix = nodes[node];
         if (above >= 0) {
-            const int64_t found = below(above, own.token);
-            if (found >= 0 && evaluated(found)) return found;
+            const int64_t child = below(above, prefix.token);
+            if (child >= 0 && evaluated(child)) return child;
         }
         bool behind_same = false;
-        const int64_t depth = above < 0 ? own.depth : nodes[above].depth + 1;
-        const int64_t same = nearest(own.token, nodes[own.parent].token, depth, behind_same);
-        const bool known = above == own.parent;
+        const int64_t depth = above < 0 ? prefix.depth : nodes[above].depth + 1;
+        const int64_t same = nearest(prefix.token, nodes[prefix.parent].token, depth, behind_same);
+        const bool known = above == prefix.parent;
         if (same >= 0 && (known || behind_same)) return same;
         if (!known) return -1;
         const Table siblings = table(above);
         for (int64_t i = 0; i < siblings.count; ++i) {
-            const int64_t found = below(above, siblings.choices[i].token);
-            if (found >= 0 && evaluated(found)) return found;
+            const int64_t child = below(above, siblings.choices[i].token);
+            if (child >= 0 && evaluated(child)) return child;
         }
         return -1;
     }

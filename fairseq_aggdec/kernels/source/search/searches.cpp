@@ -6,8 +6,8 @@
 #include "loop.h"
 #include "timing.h"
 
-// What a search asks for: see Asked.
-struct AskedView {
+// What a search asks for: see WindowRequest.
+struct RequestView {
     int64_t rows, count, end, reach, seen_bytes, changed, wants, moved, pad, most;
     const int64_t *starts, *widths, *tokens, *depths;
     const void* seen;
@@ -16,8 +16,8 @@ struct AskedView {
     const Move* moves;
 };
 
-// What a search has found: see Found.
-struct FoundView {
+// What a search has found: see SearchResult.
+struct ResultView {
     int64_t outputs, length, iterations, calls, nodes, used, broken;
     const int64_t *owners, *lengths, *tokens, *rounds, *emitted, *drafted, *accepted;
     const float* scores;
@@ -112,17 +112,17 @@ int64_t aggdec_greedy_price(Search* search, const Reader* readers, const Reading
 }
 
 // Whether a sentence is left; then what the model is to read.
-int64_t aggdec_search_ask(Search* search, AskedView* view) {
-    const Asked* asked = nullptr;
-    if (tried([&] { asked = search->ask(); })) return NO_MEMORY;
-    if (!asked) return 0;
-    *view = {static_cast<int64_t>(asked->starts.size()), static_cast<int64_t>(asked->tokens.size()), asked->end,
-             asked->reach, asked->seen_bytes, static_cast<int64_t>(asked->changes.size()),
-             static_cast<int64_t>(asked->wanted.size()), static_cast<int64_t>(asked->moves.size()), table(search).pad,
-             table(search).most, asked->starts.data(),
-             asked->widths.data(), asked->tokens.data(), asked->depths.empty() ? nullptr : asked->depths.data(),
-             asked->seen.empty() ? nullptr : asked->seen.data(), asked->changes.data(), asked->wanted.data(),
-             asked->moves.data()};
+int64_t aggdec_search_ask(Search* search, RequestView* view) {
+    const WindowRequest* request = nullptr;
+    if (tried([&] { request = search->ask(); })) return NO_MEMORY;
+    if (!request) return 0;
+    *view = {static_cast<int64_t>(request->starts.size()), static_cast<int64_t>(request->tokens.size()), request->end,
+             request->reach, request->seen_bytes, static_cast<int64_t>(request->changes.size()),
+             static_cast<int64_t>(request->wanted.size()), static_cast<int64_t>(request->moves.size()),
+             table(search).pad, table(search).most, request->starts.data(),
+             request->widths.data(), request->tokens.data(), request->depths.empty() ? nullptr : request->depths.data(),
+             request->seen.empty() ? nullptr : request->seen.data(), request->changes.data(), request->wanted.data(),
+             request->moves.data()};
     return 1;
 }
 
@@ -149,11 +149,12 @@ int64_t aggdec_search_tables(Search* search, float* tables, const float* wanted,
 int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
     static thread_local BeamTree tree;
     if (tried([&] { beam(search).write_tree(row, tree); })) return NO_MEMORY;
-    const SentenceSearch& own = beam(search).sentence(row);
-    *view = {static_cast<int64_t>(tree.parents.size()), static_cast<int64_t>(own.widths.size()),
-             static_cast<int64_t>(own.endings.size()), static_cast<int64_t>(own.gains.size()), own.depth, own.done,
+    const SentenceSearch& sentence = beam(search).sentence(row);
+    *view = {static_cast<int64_t>(tree.parents.size()), static_cast<int64_t>(sentence.widths.size()),
+             static_cast<int64_t>(sentence.endings.size()), static_cast<int64_t>(sentence.gains.size()),
+             sentence.depth, sentence.done,
              tree.parents.data(), tree.tokens.data(), tree.places.data(), tree.calls.data(), tree.reasons.data(),
-             tree.used.data(), tree.totals.data(), own.beams.data(), own.widths.data(), own.gains.data(),
+             tree.used.data(), tree.totals.data(), sentence.beams.data(), sentence.widths.data(), sentence.gains.data(),
              tree.endings.data(), tree.ending_totals.data()};
     return 0;
 }
@@ -167,11 +168,13 @@ int64_t aggdec_search_run(Search* search, const Reader* readers, const Reading* 
 void aggdec_greedy_watch(Search* search) { greedy(search).watched = true; }
 
 int64_t aggdec_greedy_verdict(Search* search, VerdictView* view) {
-    const Verdict& told = greedy(search).verdict();
-    *view = {static_cast<int64_t>(told.rows.size()), static_cast<int64_t>(told.tokens.size()),
-             static_cast<int64_t>(told.gained.size()), search->found.calls, greedy(search).channels(), greedy(search).types(), told.rows.data(), told.widths.data(), told.accepted.data(),
-             told.emitted.data(), told.tokens.data(), told.parents.empty() ? nullptr : told.parents.data(),
-             told.choices.data(), told.places.data(), told.gained.data(), told.scores.data(), told.features, told.logits};
+    const Verdict& verdict = greedy(search).verdict();
+    *view = {static_cast<int64_t>(verdict.rows.size()), static_cast<int64_t>(verdict.tokens.size()),
+             static_cast<int64_t>(verdict.gained.size()), search->result.calls, greedy(search).channels(),
+             greedy(search).types(), verdict.rows.data(), verdict.widths.data(), verdict.accepted.data(),
+             verdict.emitted.data(), verdict.tokens.data(), verdict.parents.empty() ? nullptr : verdict.parents.data(),
+             verdict.choices.data(), verdict.places.data(), verdict.gained.data(), verdict.scores.data(),
+             verdict.features, verdict.logits};
     return 0;
 }
 
@@ -202,14 +205,14 @@ void aggdec_greedy_model(Search* search, ModelView* view) {
     *view = {drafter.wanted, drafter.broken, static_cast<int64_t>(drafter.learned.size()), drafter.learned.data()};
 }
 
-int64_t aggdec_search_found(Search* search, FoundView* view) {
+int64_t aggdec_search_result(Search* search, ResultView* view) {
     if (tried([&] { search->finish(); })) return NO_MEMORY;
-    const Found& found = search->found;
-    *view = {static_cast<int64_t>(found.owners.size()), static_cast<int64_t>(found.tokens.size()),
-             static_cast<int64_t>(found.drafted.size()), found.calls, found.nodes, found.used, found.broken,
-             found.owners.data(), found.lengths.data(), found.tokens.data(), found.rounds.data(),
-             found.emitted.data(), found.drafted.data(), found.accepted.data(), found.scores.data(),
-             found.totals.data(), found.drafting};
+    const SearchResult& result = search->result;
+    *view = {static_cast<int64_t>(result.owners.size()), static_cast<int64_t>(result.tokens.size()),
+             static_cast<int64_t>(result.drafted.size()), result.calls, result.nodes, result.used, result.broken,
+             result.owners.data(), result.lengths.data(), result.tokens.data(), result.rounds.data(),
+             result.emitted.data(), result.drafted.data(), result.accepted.data(), result.scores.data(),
+             result.totals.data(), result.drafting};
     return 0;
 }
 

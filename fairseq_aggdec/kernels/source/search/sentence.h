@@ -52,7 +52,7 @@ class SentenceSearch {
             if (text_ && (plan.piece || plan.learns)) draft_piece(wanted);
             if (plan.alike >= 0 || plan.learns) look_ahead(wanted);
         }
-        asked_ = static_cast<int64_t>(wanted.size() - first_);
+        requested_ = static_cast<int64_t>(wanted.size() - first_);
     }
 
     // Takes up the table of a prefix that was requested.
@@ -105,7 +105,7 @@ class SentenceSearch {
 
     // What a call that was not made would have brought.
     struct Shadow {
-        int64_t call = 0, gain = 0, asked = 0;
+        int64_t call = 0, gain = 0, requested = 0;
         double prefix_cost = 0.0;
     };
 
@@ -194,7 +194,7 @@ class SentenceSearch {
         const bool lost = !tree.evaluated(parent) && tree[parent].call != calls;
         if (lost || shadowing_) {
             tree[node].shadow = calls;
-            ++shadow_.asked;
+            ++shadow_.requested;
         } else {
             request_ahead(node, ALIKE, wanted);
         }
@@ -246,20 +246,20 @@ class SentenceSearch {
                 planner_->observe(PIECE, 0, node.used);
         }
         waiting_.resize(kept);
-        if (looked_) gained(gains.back(), asked_, plan_.prefix_cost);
+        if (looked_) gained(gains.back(), requested_, plan_.prefix_cost);
         if (done && shadow_.call) close_shadow();
     }
 
     void close_shadow() {
-        gained(shadow_.gain, shadow_.asked, shadow_.prefix_cost);
+        gained(shadow_.gain, shadow_.requested, shadow_.prefix_cost);
         shadow_.call = 0;
     }
 
     // A plain call evaluates what the search waits for and takes it on by one token.
-    void gained(int64_t tokens, int64_t asked, double prefix_cost) {
+    void gained(int64_t tokens, int64_t requested, double prefix_cost) {
         const double needed = static_cast<double>(used) / static_cast<double>(std::max<int64_t>(1, depth));
         planner_->gained(static_cast<double>(tokens) * (1.0 + prefix_cost * needed),
-                         1.0 + prefix_cost * static_cast<double>(asked));
+                         1.0 + prefix_cost * static_cast<double>(requested));
     }
 
     std::unique_ptr<CopyPaths> text_;  // null: nothing is known
@@ -269,7 +269,7 @@ class SentenceSearch {
     // Of the last call.
     Plan plan_;
     size_t first_ = 0;
-    int64_t asked_ = 0, left_ = 0;
+    int64_t requested_ = 0, left_ = 0;
     bool looked_ = false, shadowing_ = false;
     BeamStep step_;
     std::vector<Scored> ahead_;

@@ -51,7 +51,7 @@ class TableSearch : public Search {
 
     // Goes on with tables of the whole window that were made elsewhere, and its features (N, C), if anything reads them.
     void take_tables(float* rows, const float* wanted, int64_t best, const float* features) {
-        const std::vector<Change>& changes = asked().changes;
+        const std::vector<Change>& changes = request().changes;
         read(0, places(), features, {rows, wanted, best, changes.data(), static_cast<int64_t>(changes.size())});
         taken();
     }
@@ -72,14 +72,15 @@ class TableSearch : public Search {
     }
 
     void decide(int64_t first, int64_t count, const float* features, float* logits, int64_t types) override {
-        const Asked& asked = this->asked();
+        const WindowRequest& request = this->request();
         const int64_t size = std::min(most, types), start = in_parts() ? 0 : first;
         const auto place_of = [](const Change& one, int64_t place) { return one.place < place; };
-        const auto begin = std::lower_bound(asked.changes.begin(), asked.changes.end(), first, place_of);
-        const auto end = std::lower_bound(begin, asked.changes.end(), first + count, place_of);
+        const auto begin = std::lower_bound(request.changes.begin(), request.changes.end(), first, place_of);
+        const auto end = std::lower_bound(begin, request.changes.end(), first + count, place_of);
         changes_.assign(begin, end), pairs_.clear();
         for (Change& change : changes_) change.place -= first;
-        if (!asked.wanted.empty()) pairs_.assign(asked.wanted.begin() + first, asked.wanted.begin() + first + count);
+        if (!request.wanted.empty())
+            pairs_.assign(request.wanted.begin() + first, request.wanted.begin() + first + count);
         for (Pair& pair : pairs_) pair.place -= first;
         tables_.resize((start + count) * (2 * size + 3)), values_.resize(start + pairs_.size());
         const bool lazy = in_parts() && size == 1;
@@ -95,7 +96,7 @@ class TableSearch : public Search {
 
   private:
     void take_whole(int64_t size) {
-        const std::vector<Change>& changes = asked().changes;
+        const std::vector<Change>& changes = request().changes;
         read(0, places(), nullptr,
              {tables_.data(), values_.data(), size, changes.data(), static_cast<int64_t>(changes.size())});
     }

@@ -29,24 +29,25 @@ inline double now(bool alone) {
 }
 
 // A window of one sentence of the batch, of the start symbol again and again.
-inline Asked window_of(int64_t sentences, int64_t start, int64_t width) {
-    Asked asked;
-    asked.clear();
-    asked.starts.assign(sentences, 0), asked.widths.assign(sentences, 0);
-    asked.widths.front() = width;
-    asked.tokens.assign(width, start);
-    asked.end = asked.reach = width;
-    return asked;
+inline WindowRequest window_of(int64_t sentences, int64_t start, int64_t width) {
+    WindowRequest request;
+    request.clear();
+    request.starts.assign(sentences, 0), request.widths.assign(sentences, 0);
+    request.widths.front() = width;
+    request.tokens.assign(width, start);
+    request.end = request.reach = width;
+    return request;
 }
 
 // What all models say of a window, as `run` reads it.
-inline void read_and_say(const Reader* readers, const Reading& how, const Asked& asked) {
-    const auto count = static_cast<int64_t>(asked.tokens.size());
+inline void read_and_say(const Reader* readers, const Reading& how, const WindowRequest& request) {
+    const auto count = static_cast<int64_t>(request.tokens.size());
     int64_t channels = 0;
     for (int64_t m = 0; m < how.models; ++m) channels += readers[m].shape->channels;
     float* features = scratch<float, Scratch::WINDOW_FEATURES>(count * channels);
-    float* own = features;
-    for (int64_t m = 0; m < how.models; own += count * readers[m++].shape->channels) read(readers[m], asked, own);
+    float* model_features = features;
+    for (int64_t m = 0; m < how.models; model_features += count * readers[m++].shape->channels)
+        read(readers[m], request, model_features);
     joint_logits(readers, how, features, count, 0, count);
 }
 
@@ -55,7 +56,7 @@ inline void read_and_say(const Reader* readers, const Reading& how, const Asked&
 inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Reading& how, CallPrice& price) {
     const auto rows = static_cast<int64_t>(search.batch().tokens.size());
     const int64_t start = search.batch().tokens.front().front();
-    std::vector<Asked> windows;
+    std::vector<WindowRequest> windows;
     for (int64_t i = 0; i < price.count; ++i) {
         windows.push_back(window_of(rows, start, static_cast<int64_t>(price.places[i])));
         for (int64_t m = 0; m < how.models; ++m)

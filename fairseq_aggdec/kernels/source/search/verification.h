@@ -36,7 +36,7 @@ struct VerificationCall {
 // own choice, and how many stand one behind the other from there on.
 struct Way {
     int64_t node = 0, length = 0;
-    bool own = false;
+    bool chosen = false;
 };
 
 class Verification {
@@ -93,15 +93,15 @@ class Verification {
     }
 
     // Whether a drafted token whose logit is given stands for the choice of a place.
-    bool near(int64_t place, int64_t token, float own) const {
+    bool near(int64_t place, int64_t token, float logit) const {
         const Acceptance& accept = call_.accept;
         const int64_t choice = call_.choices[place];
-        if (!(own > NEVER)) return false;
+        if (!(logit > NEVER)) return false;
         if (choice >= accept.first_number && token >= accept.first_number && std::abs(choice - token) <= accept.epsilon)
             return true;
         const Row row = call_.tables.row(place);
-        if (accept.beta <= 1 || !(row.value(0) - own <= static_cast<float>(accept.tolerance))) return false;
-        return !(row.value(row.best - 1) > own);
+        if (accept.beta <= 1 || !(row.value(0) - logit <= static_cast<float>(accept.tolerance))) return false;
+        return !(row.value(row.best - 1) > logit);
     }
 
     // How many drafted tokens lead to a place, those behind the place of the last committed token.
@@ -128,8 +128,8 @@ class Verification {
         const int64_t token = call_.tokens[node];
         if (token == call_.choices[place]) return true;
         if (!sure && !relaxed) return false;
-        const float own = drafted(node, place);
-        return (sure && own > NEVER) || (relaxed && near(place, token, own));
+        const float logit = drafted(node, place);
+        return (sure && logit > NEVER) || (relaxed && near(place, token, logit));
     }
 
     // The ways on from the places of a row: where several nodes follow one, the verifier's own choice, else the node from
@@ -139,9 +139,9 @@ class Verification {
         for (int64_t node = end - 1; node > first; --node) {
             if (!stands_[node]) continue;
             const int64_t parent = above(node), length = ways_[node].length + 1;
-            const bool own = call_.tokens[node] == call_.choices[parent];
+            const bool chosen = call_.tokens[node] == call_.choices[parent];
             Way& best = ways_[parent];
-            if (own > best.own || (own == best.own && length >= best.length)) best = {node, length, own};
+            if (chosen > best.chosen || (chosen == best.chosen && length >= best.length)) best = {node, length, chosen};
         }
     }
 
@@ -163,12 +163,12 @@ class Verification {
     // node: which has the token; 0: none does.
     float score(int64_t place, int64_t token, int64_t node) const {
         const Row row = normalised(place);
-        const bool chosen = token == call_.choices[place], given = forced(place);
-        float own = row.log_prob(chosen ? row.first() : call_.tables.wanted[node]);
+        const bool chosen = token == call_.choices[place], is_forced = forced(place);
+        float log_prob = row.log_prob(chosen ? row.first() : call_.tables.wanted[node]);
         for (const Change* one = begins_[place]; one != begins_[place + 1]; ++one)
-            if (one->token == token && one->value != INFINITY && (given || one->value != NEVER))
-                own += static_cast<float>(one->value);
-        return own;
+            if (one->token == token && one->value != INFINITY && (is_forced || one->value != NEVER))
+                log_prob += static_cast<float>(one->value);
+        return log_prob;
     }
 
     Row normalised(int64_t place) const {

@@ -93,10 +93,10 @@ inline Floats exponent(Floats x) {
 // A bit for each of 16 numbers.
 template <class F>
 inline unsigned bits(F of_four) {
-    const uint32x4_t own = {1, 2, 4, 8};
-    unsigned found = 0;
-    for (int i = 0; i < 4; ++i) found |= vaddvq_u32(vandq_u32(of_four(i), own)) << 4 * i;
-    return found;
+    const uint32x4_t weights = {1, 2, 4, 8};
+    unsigned mask = 0;
+    for (int i = 0; i < 4; ++i) mask |= vaddvq_u32(vandq_u32(of_four(i), weights)) << 4 * i;
+    return mask;
 }
 inline unsigned equal(Floats x, Floats y) {
     return bits([&](int i) { return vceqq_f32(x.v[i], y.v[i]); });

@@ -72,14 +72,14 @@ inline Floats exponent(Floats a) {
     return each<Floats>([&](int i) { return std::logb(a.v[i]); });
 }
 inline unsigned equal(Floats a, Floats b) {
-    unsigned found = 0;
-    for (int i = 0; i < LANES; ++i) found |= static_cast<unsigned>(a.v[i] == b.v[i]) << i;
-    return found;
+    unsigned mask = 0;
+    for (int i = 0; i < LANES; ++i) mask |= static_cast<unsigned>(a.v[i] == b.v[i]) << i;
+    return mask;
 }
 inline unsigned at_least(Floats a, Floats b) {
-    unsigned found = 0;
-    for (int i = 0; i < LANES; ++i) found |= static_cast<unsigned>(a.v[i] >= b.v[i]) << i;
-    return found;
+    unsigned mask = 0;
+    for (int i = 0; i < LANES; ++i) mask |= static_cast<unsigned>(a.v[i] >= b.v[i]) << i;
+    return mask;
 }
 inline unsigned not_numbers(Floats a) { return 0xFFFFu & ~equal(a, a); }
 inline Ints zeros() { return {}; }
