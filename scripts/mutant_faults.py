@@ -94,8 +94,8 @@ MUTANTS = [
     ),
     Mutant(
         *("a bias that a norm carries is read as if it were not there", "engine/linear.py"),
-        "own.detach().float() - shift.float() @ weight.float()",
-        "own.detach().float()",
+        "old.detach().float() - shift.float() @ weight.float()",
+        "old.detach().float()",
         ("tests/unit/test_linear.py",),
     ),
     Mutant(
