@@ -101,6 +101,8 @@ def sections() -> dict[str, str]:
 def changes(text: str) -> Iterator[tuple[str, str, str]]:
     """File, what stands there once (nothing: the file is new), and what it becomes."""
     for kind, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        if kind == "sh":
+            continue
         first, rest = block.split("\n", 1)
         if kind != "diff":
             yield first.lstrip("/# "), "", rest

@@ -70,7 +70,7 @@ class SlotAttention(NamedTuple):
         return few and usable(like.device, attends_alike, like.dtype)
 
     def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Visibility | None:
-        """Gives what the slots of x (N, C) see, as :meth:`own` reads it: for PyTorch's attention a mask."""
+        """Gives what the slots of x (N, C) see, as :meth:`to_itself` reads it: for PyTorch's attention a mask."""
         if isinstance(window, GridWindow) and self.fused(window, window.end, x):
             return window.visibility(span)
         return None if window.alone else window.mask(x.dtype, span)
