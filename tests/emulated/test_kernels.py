@@ -42,8 +42,8 @@ WRONG = {
     ),
     "a lane does not come": ("if (threadIdx.x % 32) __syncwarp();", "wait for ever"),
     "some lanes": ("__shfl_xor_sync(1, 1, 1);", "a shuffle without all lanes"),
-    "beside an array": ("__shared__ int own[2]; own[threadIdx.x] = 1;", "outside of an array"),
-    "an odd address": ("*(Sixteen*)((char*)p.shown + 8) = Sixteen{};", "no multiple"),
+    "beside an array": ("__shared__ int two[2]; two[threadIdx.x] = 1;", "outside of an array"),
+    "an odd address": ("*(Sixteen*)((char*)p.window_tokens + 8) = Sixteen{};", "no multiple"),
 }
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 # Of each kernel what it writes, and what it is tried by.
 TRIED: dict[str, tuple[str, str]] = {
-    "begin": ("shown", "accepting and committing"),
+    "begin": ("window_tokens", "accepting and committing"),
     "ban": ("logits", "accepting and committing"),
     "look": ("seen", "accepting and committing"),
     "verify": ("tokens", "accepting and committing"),
@@ -30,7 +30,7 @@ TRIED: dict[str, tuple[str, str]] = {
     "copy_block": ("block", "drafts copied from texts"),
     "embedding": ("out", "embeddings of a window"),
     "sources": ("x", "embeddings of sources"),
-    "hear": ("told", "chain of a drafter"),
+    "hear": ("chained", "chain of a drafter"),
     "follow": ("block", "chain of a drafter"),
     "largest": ("tokens", "largest logits"),
     "leaders": ("keys", "likeliest tokens"),

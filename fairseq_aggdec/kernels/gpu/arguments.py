@@ -17,7 +17,7 @@ PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 LARGEST = 2**31 - 1  # number: kernels count with 32 bits
 WORD = 16  # bytes that some kernels read at once
 MOST_KNOWN = 512  # launches of a kernel that are remembered
-# Tensors in the precision that a kernel is told.
+# Tensors in the precision that a launch names.
 NUMBERS = {
     *(
         "logits",
@@ -30,13 +30,13 @@ NUMBERS = {
         "out",
         "heard",
         "slots",
-        "told",
+        "chained",
         "embedded",
     ),
     *("features", "written", "bias", "kept", "x", "gain", "shift", "residual", "y"),
 }
 HALF_WORDS = "seen", "hidden", "counts"  # structs of words of 4 bytes; other whole numbers have 8
-# Tensors of which a kernel reads whole words at once, and those whose steps between rows it is told.
+# Tensors of which a kernel reads whole words at once, and those whose steps between rows are parameters.
 _ATTENTION = {"queries", "kept"}
 AT_ONCE = {
     "embedding": {"queries", "memory"},
@@ -60,19 +60,20 @@ STEPPED = {
 
 
 # What a launch reads and writes: numbers of a tensor, as products of parameters and of whole numbers. What is missing
-# is told by addresses and steps.
+# follows from addresses and steps.
 _ROWS = {"owners": "blocks"}
 _BOARD = {
     **dict.fromkeys(("places", "last", "sums"), "blocks * width"),
     **dict.fromkeys(("depths", "rounds", "count", "flags"), "blocks"),
     "logits": "blocks * width * types",
-    "found": "blocks * width * parts * 2",
+    "exponentials": "blocks * width * parts * 2",
     "ends": "blocks * width",
 }
 SIZES: dict[str, dict[str, str]] = {
-    "begin": _ROWS | {"shown": "blocks * width", "outputs": "blocks * width", "length": "blocks"},
+    "begin": _ROWS
+    | {"window_tokens": "blocks * width", "outputs": "blocks * width", "length": "blocks"},
     "slots": _ROWS
-    | dict.fromkeys(("given", "places", "seen", "masked"), "blocks * columns")
+    | dict.fromkeys(("window_tokens", "places", "seen", "masked"), "blocks * columns")
     | {"picked": "blocks * size", "last": "blocks"},
     "embedding": {
         "tokens": "blocks",
@@ -84,7 +85,7 @@ SIZES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("tokens", "mask", "hidden"), "blocks"),
         **dict.fromkeys(("embedded", "x"), "blocks * channels"),
     },
-    "hear": {"best": "blocks", "told": "blocks * channels"},
+    "hear": {"best": "blocks", "chained": "blocks * channels"},
     "follow": {
         "last": "blocks",
         "block": "blocks * size",
@@ -93,10 +94,10 @@ SIZES: dict[str, dict[str, str]] = {
         "written": "blocks * size * most * channels",
     },
     "copy_block": _ROWS | {"block": "blocks * size"},
-    "ban": {"logits": "blocks * types", "shown": "blocks", "outputs": "blocks"},
+    "ban": {"logits": "blocks * types", "window_tokens": "blocks", "outputs": "blocks"},
     "look": {"seen": "blocks * 5"},
     "verify": _ROWS
-    | dict.fromkeys(("shown", "outputs"), "blocks * width")
+    | dict.fromkeys(("window_tokens", "outputs"), "blocks * width")
     | {"logits": "blocks * width * types", "seen": "blocks * width * parts * 5", "flags": "blocks"},
     "largest": {"logits": "blocks * types", "tokens": "blocks"},
     "leaders": {"sums": "blocks * 2", "keys": "blocks * kept"},

@@ -29,7 +29,7 @@ NAMESPACE = "fairseq_aggdec"
 _VERIFICATION = """(
     int blocks, int width, int room, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
     float unk_penalty, int free_end, int ngram, int sure, int beta, float tolerance, Tensor owners, Tensor forced,
-    Tensor(a!) logits, Tensor? shown, Tensor outputs, Tensor? length, Tensor(b!) seen, Tensor(c!)? hidden,
+    Tensor(a!) logits, Tensor? window_tokens, Tensor outputs, Tensor? length, Tensor(b!) seen, Tensor(c!)? hidden,
     Tensor(d!) numbers, Tensor(e!) tokens, Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted,
     Tensor(i!) stood, Tensor(j!) flags, Tensor? features, Tensor(k!) kept, int units) -> ()"""
 _CANDIDATES = """(
@@ -38,27 +38,27 @@ _CANDIDATES = """(
     Tensor(c!) values, Tensor(d!) tokens, Tensor(e!) ends) -> ()"""
 _CHAIN = """(
     int blocks, int size, int most, int channels, int precision, Tensor last, Tensor best, Tensor heard, Tensor slots,
-    Tensor(a!) told, Tensor? features, Tensor? written, Tensor? weight, Tensor? bias, Tensor(b!)? block) -> ()"""
+    Tensor(a!) chained, Tensor? features, Tensor? written, Tensor? weight, Tensor? bias, Tensor(b!)? block) -> ()"""
 _ATTENTION = """(
     int blocks, int precision, int width, int heads, int size, int keys, int query_step, int row_step, int key_step,
     int value_step, int mask_row, int mask_slot, int words, int span, float scale, Tensor queries, Tensor(a!) kept,
     Tensor? at, Tensor? last, Tensor? bits, Tensor? mask, Tensor(b!) out) -> ()"""
 _BEAM_STEP = """(
     int blocks, int width, int each, int eos, int pad, int prefix, int length, int visibilities, int end, int bytes,
-    int room, int parts, int types, int precision, int unk, float unk_penalty, Tensor? logits, Tensor? found,
-    Tensor? keys, Tensor clock, Tensor? values, Tensor? tokens, Tensor? ends, Tensor forced, Tensor? lengths,
-    Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds, Tensor(f!) count,
-    Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
+    int room, int parts, int types, int precision, int unk, float unk_penalty, Tensor? logits,
+    Tensor? exponentials, Tensor? keys, Tensor clock, Tensor? values, Tensor? tokens, Tensor? ends, Tensor forced,
+    Tensor? lengths, Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds,
+    Tensor(f!) count, Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
     Tensor(l!) finished, Tensor(m!) visibility, Tensor(n!)? written) -> ()"""
 # The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
 SCHEMAS = {
     "begin": """(
         int blocks, int width, int room, int ragged, int waits, Tensor numbers, Tensor tokens, Tensor owners,
-        Tensor? block, Tensor(a!) shown, Tensor(b!) outputs, Tensor(c!) length) -> ()""",
+        Tensor? block, Tensor(a!) window_tokens, Tensor(b!) outputs, Tensor(c!) length) -> ()""",
     "slots": """(
         int blocks, int columns, int room, int shift, int masks, int size, int causal, int pad, Tensor numbers,
-        Tensor tokens, Tensor owners, Tensor(a!) given, Tensor(b!) places, Tensor(c!) seen, Tensor(d!) masked,
-        Tensor(e!) picked, Tensor(f!) last) -> ()""",
+        Tensor tokens, Tensor owners, Tensor(a!) window_tokens, Tensor(b!) places, Tensor(c!) seen,
+        Tensor(d!) masked, Tensor(e!) picked, Tensor(f!) last) -> ()""",
     "embedding": """(
         int blocks, int channels, int precision, int step, float scale, Tensor tokens, Tensor weight, Tensor at,
         Tensor? table, Tensor? masked, Tensor? slot, int width, int sources, int row_step, int mask_step,

@@ -68,7 +68,7 @@ class FusedBookkeeping(Bookkeeping):
             super().end(board, rows, slots, logits, features)
             return
         sure, accept = split(self.accept)
-        # 0: only the own choice is accepted
+        # 0: only the verifier's choice is accepted
         beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0)
         if length is None:
             features = None

@@ -62,14 +62,15 @@ struct Tile {
     const int width, size, keys, channels;  // W, D, places, H D
     int row, head, first;                   // the first slot
     int begin, end;                         // the window's own places
-    int shift, group, lane, offset;         // lanes of a group (2 to the shift), the own one in it, its first number
+    int shift, group, lane, offset;         // lanes of a group (2 to the shift), this lane in it, its first number
     Slot slots[SLOTS];
     float query[SLOTS][HELD], value[SLOTS][HELD];
     Read read[SLOTS];
 
-    // Of thread `own`. asked: (SLOTS, WIDEST), the queries; none: they are read where the attention has them.
-    __device__ Tile(const Attention& given, int row, int head, int first, int own, const float (*asked)[WIDEST] = nullptr)
-        : p(given),
+    // Of a thread of the tile. queries: (SLOTS, WIDEST); none: they are read where the attention has them.
+    __device__ Tile(const Attention& attention, int row, int head, int first, int thread,
+                    const float (*queries)[WIDEST] = nullptr)
+        : p(attention),
           width((int)p.width),
           size((int)p.size),
           keys((int)p.keys),
@@ -80,7 +81,7 @@ struct Tile {
         shift = 0;
         while (HELD << shift < size) ++shift;
         group = 1 << shift;
-        lane = own & (group - 1);
+        lane = thread & (group - 1);
         offset = lane * HELD;
         const int base = row * width;
         for (int i = 0; i < SLOTS; ++i) {
@@ -89,9 +90,9 @@ struct Tile {
             for (int part = 0; part < PARTS; ++part) {
                 const int from = offset + part * 8;
                 if (from >= size) continue;
-                const Eight<Number> all = asked ? Eight<Number>{} : eight_at(queries_of(slots[i].index) + from);
+                const Eight<Number> all = queries ? Eight<Number>{} : eight_at(queries_of(slots[i].index) + from);
                 for (int n = 0; n < 8; ++n) {
-                    const float x = asked ? asked[i][from + n] : number_of(all, n);
+                    const float x = queries ? queries[i][from + n] : number_of(all, n);
                     query[i][part * 8 + n] = x * ((float)p.scale * LOG2E);
                 }
             }
@@ -100,13 +101,13 @@ struct Tile {
         end = p.at ? place_of((int)p.at[base + width - 1]) + 1 : 0;  // no place behind the last is read or written
         for (int i = 0; i < SLOTS; ++i) {
             const int slot = slots[i].index;
-            const bool told = p.bits || p.mask;
-            slots[i].last = !p.at ? keys - 1 : told ? end - 1 : place_of((int)(p.last ? p.last : p.at)[slot]);
+            const bool masked = p.bits || p.mask;
+            slots[i].last = !p.at ? keys - 1 : masked ? end - 1 : place_of((int)(p.last ? p.last : p.at)[slot]);
             slots[i].from = p.span < 0 ? 0 : (int)(p.at[slot] - least(p.span, p.at[slot]));
         }
     }
 
-    // Numbers of a key that the own lane holds.
+    // Numbers of a key that a lane holds.
     __device__ int used() const { return LANES == 1 ? size : HELD; }
 
     __device__ const Number* queries_of(int slot) const {
@@ -126,13 +127,13 @@ struct Tile {
             for (int k = 0; k < KEYS; ++k) added[i][k] = 0;
         }
         if (p.mask) {
-            Number given[SLOTS][KEYS];
+            Number masks[SLOTS][KEYS];
             for (int i = 0; i < SLOTS; ++i) {
                 const Number* mask = (const Number*)p.mask + row * p.mask_row + (slots[i].index - row * width) * p.mask_slot;
-                for (int k = 0; k < KEYS; ++k) given[i][k] = mask[place_of(start + k * stride)];
+                for (int k = 0; k < KEYS; ++k) masks[i][k] = mask[place_of(start + k * stride)];
             }
             for (int i = 0; i < SLOTS; ++i) {
-                for (int k = 0; k < KEYS; ++k) added[i][k] = widened(given[i][k]) * LOG2E;
+                for (int k = 0; k < KEYS; ++k) added[i][k] = widened(masks[i][k]) * LOG2E;
             }
         }
         if (p.bits) {
@@ -158,15 +159,15 @@ struct Tile {
     // The scores of the next keys in place of what is added to them, and their values.
     __device__ void score(int start, int stride, float (&scores)[SLOTS][KEYS], Eight<Number> (&values)[KEYS][PARTS]) const {
         Eight<Number> read[KEYS][PARTS];
-        const Number *own = queries_of(row * width) - begin * p.query_step + channels + offset, *kept = kept_at(0) + offset;
-        const int own_step = (int)p.query_step, kept_step = (int)p.key_step, value_step = (int)p.value_step;
+        const Number *window = queries_of(row * width) - begin * p.query_step + channels + offset, *kept = kept_at(0) + offset;
+        const int window_step = (int)p.query_step, kept_step = (int)p.key_step, value_step = (int)p.value_step;
         for (int k = 0; k < KEYS; ++k) {
             bool seen = false;
             for (int i = 0; i < SLOTS; ++i) seen = seen || scores[i][k] > -INFINITY;
             const int key = start + k * stride;
             const bool in_window = key >= begin && key < end;
-            const int step = key * (in_window ? own_step : kept_step);  // within a row, so that 32 bits are enough
-            const Number* from = (in_window ? own : kept) + step;
+            const int step = key * (in_window ? window_step : kept_step);  // within a row, so that 32 bits are enough
+            const Number* from = (in_window ? window : kept) + step;
             for (int part = 0; part < PARTS; ++part) {
                 read[k][part] = values[k][part] = Eight<Number>{};
                 if (!seen || offset + part * 8 >= size) continue;
@@ -193,8 +194,8 @@ struct Tile {
         }
     }
 
-    // Reads the keys of the own group, of `groups` that the block has.
-    __device__ void attend(int own, int groups) {
+    // Reads the keys of one of the `groups` of lanes that the block has.
+    __device__ void attend(int which, int groups) {
         for (int i = 0; i < SLOTS; ++i) {
             read[i] = Read{-INFINITY, 0};
             for (int n = 0; n < used(); ++n) value[i][n] = 0;
@@ -210,8 +211,8 @@ struct Tile {
         for (; start <= last; start += step) {
             float scores[SLOTS][KEYS];
             Eight<Number> values[KEYS][PARTS];
-            see(start + own, groups, scores);
-            score(start + own, groups, scores, values);
+            see(start + which, groups, scores);
+            score(start + which, groups, scores, values);
             for (int i = 0; i < SLOTS; ++i) add(i, scores[i], values);
         }
     }
@@ -244,7 +245,7 @@ struct Tile {
         }
     }
 
-    // Stores the keys and values of the own slots. The last threads begin: the first have the result to write.
+    // Stores the keys and values of the tile's slots. The last threads begin: the first have the result to write.
     __device__ void keep() const {
         if (!p.at) return;
         for (int i = 0; i < SLOTS; ++i) {
@@ -266,13 +267,13 @@ struct Joint {
     Read read[MOST_WARPS][SLOTS];
 };
 
-// Thread `own` of the `threads` of a tile attends. All threads of the block meet.
+// One of the `threads` of a tile attends. All threads of the block meet.
 template <typename Number, int SLOTS>
-__device__ void attend_tile(Tile<Number, SLOTS>& tile, Joint<SLOTS>& joint, int own, int threads) {
-    const int warp = own / LANES, size = tile.size, warps = LANES == 1 ? threads : MOST_WARPS;
-    tile.attend(own >> tile.shift, threads >> tile.shift);
+__device__ void attend_tile(Tile<Number, SLOTS>& tile, Joint<SLOTS>& joint, int thread, int threads) {
+    const int warp = thread / LANES, size = tile.size, warps = LANES == 1 ? threads : MOST_WARPS;
+    tile.attend(thread >> tile.shift, threads >> tile.shift);
     tile.join_groups();
-    if (own % LANES < tile.group) {
+    if (thread % LANES < tile.group) {
         for (int i = 0; i < SLOTS; ++i) {
             if (tile.lane == 0) joint.read[warp][i] = tile.read[i];
             for (int n = 0; n < tile.used(); ++n) {
@@ -289,7 +290,7 @@ __device__ void attend_tile(Tile<Number, SLOTS>& tile, Joint<SLOTS>& joint, int 
             sum = fmaf(joint.read[other][i].sum, kept[other], sum);
         }
         Number* out = (Number*)tile.p.out + (Int)(tile.row * tile.width + tile.first + i) * tile.channels + tile.head * size;
-        for (int n = own; n < size; n += threads) {
+        for (int n = thread; n < size; n += threads) {
             float value = 0;
             for (int other = 0; other < warps; ++other) value = fmaf(joint.values[other][i][n], kept[other], value);
             narrow(sum == 0 ? 0 : value / sum, out[n]);  // a slot that sees nothing is one that nobody reads

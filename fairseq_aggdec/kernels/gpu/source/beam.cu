@@ -73,16 +73,16 @@ __device__ inline bool any_thread(bool mine) {
 // How many of the threads have a larger top; of equal ones the first thread's is. None is larger than 0. No more than
 // `enough` need be counted.
 __device__ inline int larger_tops(const unsigned* tops, int enough) {
-    const unsigned own = threadIdx.x, mine = tops[own];
+    const unsigned thread = threadIdx.x, mine = tops[thread];
     int larger = mine ? 0 : enough;
     for (unsigned from = 0; from < blockDim.x && larger < enough; from += LANES) {
 #pragma unroll
-        for (unsigned i = from; i < from + LANES; ++i) larger += tops[i] > mine || (tops[i] == mine && i < own);
+        for (unsigned i = from; i < from + LANES; ++i) larger += tops[i] > mine || (tops[i] == mine && i < thread);
     }
     return larger;
 }
 
-// The keys of the eight logits of a group; padding and </s>, which is told apart, have none.
+// The keys of the eight logits of a group. Padding has none, and neither has </s>, which is scored apart.
 __device__ inline Key keys_of(const Candidates& p, const Row& logits, Int group, Exponentials& sums, Key (&keys)[8]) {
     float x[8];
     const int first = (int)logits.read(group, x);
@@ -100,42 +100,42 @@ __device__ inline Key keys_of(const Candidates& p, const Row& logits, Int group,
 
 // Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candidates p) {
-    __shared__ Key leading[MOST_BEAM], found[9 * MOST_BEAM];
+    __shared__ Key leading[MOST_BEAM], candidates[9 * MOST_BEAM];
     alignas(16) __shared__ unsigned tops[FEWER_THREADS];
     wait_for_earlier_kernels();
     const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
-    const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const int kept = (int)p.kept, thread = (int)threadIdx.x, threads = (int)blockDim.x;
     const Row logits(p.logits, p.precision, blockIdx.x / parts, p.types);
     const unsigned groups = (unsigned)logits.groups(), each = (groups + parts - 1) / parts;
     const Int end = least(groups, (part + 1) * each);
     Exponentials sums{-INFINITY, 0};
-    for (int i = own; i < kept; i += threads) leading[i] = 0;
+    for (int i = thread; i < kept; i += threads) leading[i] = 0;
     for (Int from = (Int)part * each; from < end; from += threads) {
         Key keys[8] = {}, top = 0;
-        if (from + own < end) top = keys_of(p, logits, from + own, sums, keys);
+        if (from + thread < end) top = keys_of(p, logits, from + thread, sums, keys);
         __syncthreads();
         const Key least = leading[kept - 1];
         const bool leads = top > least;
-        tops[own] = leads ? (unsigned)(top >> 32) : 0;
-        for (int i = own; i < 9 * kept; i += threads) found[i] = i < kept ? leading[i] : 0;
+        tops[thread] = leads ? (unsigned)(top >> 32) : 0;
+        for (int i = thread; i < 9 * kept; i += threads) candidates[i] = i < kept ? leading[i] : 0;
         if (!any_thread(leads)) continue;
         // All that lead are among eight of so many threads as have the largest.
         const int larger = larger_tops(tops, kept);
         if (larger < kept) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) found[kept + 8 * larger + i] = keys[i];
+            for (int i = 0; i < 8; ++i) candidates[kept + 8 * larger + i] = keys[i];
         }
         __syncthreads();
-        for (int i = own; i < 9 * kept; i += threads) {
-            const Key key = found[i];
+        for (int i = thread; i < 9 * kept; i += threads) {
+            const Key key = candidates[i];
             int rank = key ? 0 : kept;
-            for (int j = 0; j < 9 * kept && rank < kept; ++j) rank += found[j] > key;
+            for (int j = 0; j < 9 * kept && rank < kept; ++j) rank += candidates[j] > key;
             if (rank < kept) leading[rank] = key;
         }
     }
     sums = joined(sums, JoinExponentials());
-    if (own == 0) p.sums[blockIdx.x] = sums;
-    for (int i = own; i < kept; i += threads) p.keys[(Int)blockIdx.x * kept + i] = leading[i];
+    if (thread == 0) p.sums[blockIdx.x] = sums;
+    for (int i = thread; i < kept; i += threads) p.keys[(Int)blockIdx.x * kept + i] = leading[i];
 }
 
 // The token that the caller wants next, padding where there is none.
@@ -174,25 +174,26 @@ __device__ inline void best_of(const Candidates& p, Int place, Int row, float* v
     for (int i = 0; i < OF_LANE; ++i) mine[i] = lane + i * LANES < count ? p.keys[place * count + lane + i * LANES] : 0;
     Exponentials all{-INFINITY, 0};
     for (int from = 0; from < IN_TURN && from < p.parts; from += LANES) {
-        Exponentials own{-INFINITY, 0};
-        for (Int part = from + lane; part < p.parts; part += IN_TURN) own = JoinExponentials()(own, p.sums[place * p.parts + part]);
-        all = JoinExponentials()(all, joined_lanes(own, JoinExponentials()));
+        Exponentials lane_sums{-INFINITY, 0};
+        for (Int part = from + lane; part < p.parts; part += IN_TURN)
+            lane_sums = JoinExponentials()(lane_sums, p.sums[place * p.parts + part]);
+        all = JoinExponentials()(all, joined_lanes(lane_sums, JoinExponentials()));
     }
     const LogProbability value{p, {p.logits, p.precision, place, p.types}, all};
-    const Int given = p.prefix ? forced_token(p, row) : p.pad;
+    const Int forced = p.prefix ? forced_token(p, row) : p.pad;
     Key last = ~(Key)0;
     for (int i = 0; i < kept; ++i) {
         Key key = 0;
 #pragma unroll
         for (int j = 0; j < OF_LANE; ++j) key = mine[j] < last && mine[j] > key ? mine[j] : key;
         last = key = joined_lanes(key, LargerKey());
-        const Int token = given != p.pad ? given : token_of(key);
-        const bool there = given != p.pad ? i == 0 && given != p.eos : key != 0;
+        const Int token = forced != p.pad ? forced : token_of(key);
+        const bool there = forced != p.pad ? i == 0 && forced != p.eos : key != 0;
         if (lane != 0) continue;
         tokens[i] = there ? token : p.pad < 0 ? 0 : p.pad;
         values[i] = !there                               ? -INFINITY
-                    : given != p.pad || token == p.unk ? value(token)
-                                                       : value.of(logit_of(key), token);
+                    : forced != p.pad || token == p.unk ? value(token)
+                                                        : value.of(logit_of(key), token);
     }
     if (lane == 0 && p.eos >= 0) *ends = value(p.eos);
 }
@@ -206,16 +207,16 @@ extern "C" __global__ void __launch_bounds__(32) best(const Candidates p) {
 }
 
 // Of `beam_step` and `best_step`, with a block for each row. Each hypothesis has K + 1 continuations, of which the last is
-// </s>. `best_step` has what `leaders` found in place of the first three.
+// </s>. `beam_step` reads them in values, tokens and ends, `best_step` finds them in what `leaders` wrote.
 struct BeamStep {
     Int blocks, width, each, eos, pad, prefix;
     Int length, visibilities, end;  // T; places of a mask, of which `end` count, whole words of 16 bytes
     Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
     Int parts, types, precision, unk;  // P, V; of the logits
     double unk_penalty;
-    const void* logits;   // (R W, V), or none
-    Exponentials* found;  // (R W, P), or none
-    Key* keys;            // (R W, P, K), or none
+    const void* logits;          // (R W, V), or none
+    Exponentials* exponentials;  // (R W, P), or none
+    Key* keys;                   // (R W, P, K), or none
     const Int* clock;
     const float* values;  // (R, W, K)
     const Int* tokens;    // (R, W, K)
@@ -240,10 +241,10 @@ struct StepRules {
 };
 
 __device__ inline StepRules rules_of(const BeamStep& p, Int row, Int depth) {
-    const Int limit = p.clock[0], floor = p.clock[1], given = forced_token(p, row);
-    const bool banned = (given != p.pad && given != p.eos) || (depth < floor && depth >= p.prefix);
+    const Int limit = p.clock[0], floor = p.clock[1], forced = forced_token(p, row);
+    const bool banned = (forced != p.pad && forced != p.eos) || (depth < floor && depth >= p.prefix);
     const bool free = p.lengths != nullptr;
-    return {depth < limit, free ? depth >= p.lengths[row] : !banned, free, given == p.eos};
+    return {depth < limit, free ? depth >= p.lengths[row] : !banned, free, forced == p.eos};
 }
 
 // What the likeliest continuations of a sentence come to.
@@ -284,13 +285,13 @@ constexpr int STAGED = 512;
 template <typename Number>
 __device__ void follow_parents(Number* rows, const Int* parents, int width, Int stride, int columns, Sixteen* stage) {
     Number* staged = reinterpret_cast<Number*>(stage);
-    const int own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const int thread = (int)threadIdx.x, threads = (int)blockDim.x;
     const int most = STAGED * (int)(sizeof(Sixteen) / sizeof(Number)) / width;
     for (int from = 0; from < columns; from += most) {
         const int here = columns - from < most ? columns - from : most;
-        for (int i = own; i < width * here; i += threads) staged[i] = rows[parents[i / here] * stride + from + i % here];
+        for (int i = thread; i < width * here; i += threads) staged[i] = rows[parents[i / here] * stride + from + i % here];
         __syncthreads();
-        for (int i = own; i < width * here; i += threads) rows[i / here * stride + from + i % here] = staged[i];
+        for (int i = thread; i < width * here; i += threads) rows[i / here * stride + from + i % here] = staged[i];
         __syncthreads();
     }
 }
@@ -303,26 +304,26 @@ struct Following {
 };
 
 // A warp for each hypothesis.
-__device__ inline void find(const BeamStep& p, Int row, Following& found) {
-    Candidates own{};
-    own.kept = p.each - 1;
-    own.parts = p.parts;
-    own.types = p.types;
-    own.precision = p.precision;
-    own.prefix = p.prefix;
-    own.pad = p.pad;
-    own.unk = p.unk;
-    own.eos = p.eos;
-    own.unk_penalty = p.unk_penalty;
-    own.clock = p.clock;
-    own.depths = p.depths;
-    own.forced = p.forced;
-    own.logits = p.logits;
-    own.sums = p.found;
-    own.keys = p.keys;
+__device__ inline void find(const BeamStep& p, Int row, Following& following) {
+    Candidates candidates{};
+    candidates.kept = p.each - 1;
+    candidates.parts = p.parts;
+    candidates.types = p.types;
+    candidates.precision = p.precision;
+    candidates.prefix = p.prefix;
+    candidates.pad = p.pad;
+    candidates.unk = p.unk;
+    candidates.eos = p.eos;
+    candidates.unk_penalty = p.unk_penalty;
+    candidates.clock = p.clock;
+    candidates.depths = p.depths;
+    candidates.forced = p.forced;
+    candidates.logits = p.logits;
+    candidates.sums = p.exponentials;
+    candidates.keys = p.keys;
     for (int slot = (int)threadIdx.x / LANES; slot < p.width; slot += (int)blockDim.x / LANES) {
-        const int first = slot * (int)own.kept;
-        best_of(own, row * p.width + slot, row, found.values + first, found.tokens + first, found.ends + slot);
+        const int first = slot * (int)candidates.kept;
+        best_of(candidates, row * p.width + slot, row, following.values + first, following.tokens + first, following.ends + slot);
     }
     __syncthreads();
 }
@@ -334,7 +335,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     __shared__ Chosen chosen;
     __shared__ Sixteen stage[STAGED];
     const int width = (int)p.width, each = (int)p.each, others = each - 1, size = width * each;
-    const int own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const int thread = (int)threadIdx.x, threads = (int)blockDim.x;
     const Int row = blockIdx.x, first = row * width;
     const Int depth = p.depths[row], before = p.count[row], rounds = p.rounds[row];
     const StepRules rules = rules_of(p, row, depth);
@@ -342,7 +343,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     const bool active = sums[0] > -INFINITY;
     Int unknown = 0;  // hypotheses for which the model gave no numbers
 #pragma unroll 1
-    for (int i = own; i < size; i += threads) {  // once or twice, as all of these
+    for (int i = thread; i < size; i += threads) {  // once or twice, as all of these
         const int slot = i / each, at = i - slot * each;
         const double sum = sums[slot];
         float gain = -INFINITY;
@@ -358,7 +359,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     }
     const bool broken = joined(unknown, Sum()) != 0;
 #pragma unroll 1
-    for (int i = own; i < size; i += threads) {
+    for (int i = thread; i < size; i += threads) {
         const double score = scores[i];
         int rank = 0;
         for (int j = 0; j < size && rank < 2 * width; ++j) rank += scores[j] > score || (scores[j] == score && j < i);
@@ -368,15 +369,15 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     if (rules.copies) {
         const int best = ranked[0];
         __syncthreads();
-        for (int i = own; i < 2 * width; i += threads) ranked[i] = best;
+        for (int i = thread; i < 2 * width; i += threads) ranked[i] = best;
         __syncthreads();
     }
-    if (own == 0) choose(p, ranked, scores, width - before, depth, chosen);
+    if (thread == 0) choose(p, ranked, scores, width - before, depth, chosen);
     __syncthreads();
     const Int count = before + chosen.ends, next = least(depth + 1, p.clock[0]);
     const bool on = count < width && chosen.sums[0] > -INFINITY && !broken;
 #pragma unroll 1
-    for (int slot = own; slot < width; slot += threads) {
+    for (int slot = thread; slot < width; slot += threads) {
         const Int at = (row * p.length + depth) * width + slot, parent = chosen.parents[slot], which = chosen.words[slot];
         const Int word = which < others ? tokens[parent * others + which] : p.eos;
         p.last[first + slot] = p.words[at] = word;
@@ -388,7 +389,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
             p.finished[row * (width + 1) + before + 1 + slot] = chosen.ended[slot];
         }
     }
-    if (own == 0) {
+    if (thread == 0) {
         p.depths[row] = next;
         p.count[row] = broken ? -1 : count;
         p.rounds[row] = rounds + active;
@@ -401,7 +402,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     const int sixteens = (int)((p.end * p.bytes + 15) / 16);
     follow_parents((Sixteen*)visibility, chosen.parents, width, row_bytes / 16, sixteens, stage);
 #pragma unroll 1
-    for (int slot = own; slot < width; slot += threads) {
+    for (int slot = thread; slot < width; slot += threads) {
         unsigned char* seen = visibility + slot * row_bytes + (next * width + slot) * p.bytes;
         if (p.bytes == 2) *(unsigned short*)seen = 0;
         if (p.bytes == 4) *(unsigned*)seen = 0;
@@ -409,7 +410,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     if (!p.room) return;
     Int* written = p.written + first * p.room;
     follow_parents(written, chosen.parents, width, p.room, (int)depth + 1, stage);
-    for (int slot = own; slot < width; slot += threads) written[slot * p.room + depth + 1] = p.last[first + slot];
+    for (int slot = thread; slot < width; slot += threads) written[slot * p.room + depth + 1] = p.last[first + slot];
 }
 
 // Read before the wait: nothing.
@@ -421,8 +422,8 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) beam_step(const Be
 
 // Read before the wait: nothing.
 extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) best_step(const BeamStep p) {
-    __shared__ Following found;
+    __shared__ Following following;
     wait_for_earlier_kernels();
-    find(p, blockIdx.x, found);
-    step_on(p, found.values, found.tokens, found.ends);
+    find(p, blockIdx.x, following);
+    step_on(p, following.values, following.tokens, following.ends);
 }

@@ -16,7 +16,7 @@ struct Begin {
     Int waits;   // nothing is drafted in the first iteration
     const Int *numbers, *tokens, *owners;
     const Int *block;  // (R, W - 1)
-    Int *shown, *outputs, *length;  // (R, W), (R, W), (R,)
+    Int *window_tokens, *outputs, *length;  // (R, W), (R, W), (R,)
 };
 
 // Read before the wait: nothing.
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) begin(const Begin p) 
     }
     for (Int slot = threadIdx.x; slot < p.width; slot += blockDim.x) {
         const Int used = least(slot, length);
-        p.shown[row * p.width + slot] = used ? block[used - 1] : p.tokens[owner * p.room + base];
+        p.window_tokens[row * p.width + slot] = used ? block[used - 1] : p.tokens[owner * p.room + base];
         p.outputs[row * p.width + slot] = base + used;
     }
     if (threadIdx.x == 0) p.length[row] = length;
@@ -47,10 +47,10 @@ struct SlotWindow {
     Int shift, masks, size;  // tokens before the first, mask slots, drafted tokens
     Int causal, pad;
     const Int *numbers, *tokens, *owners;
-    Int *given, *places, *seen;  // (R, columns) each
-    unsigned char* masked;       // (R, columns)
-    Int* picked;                 // (R, size), among all columns
-    Int* end;                    // (R,), the last token of each row
+    Int *window_tokens, *places, *seen;  // (R, columns) each
+    unsigned char* masked;               // (R, columns)
+    Int* picked;                         // (R, size), among all columns
+    Int* end;                            // (R,), the last token of each row
 };
 
 // Read before the wait: nothing.
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindo
     for (Int i = threadIdx.x; i < p.columns; i += blockDim.x) {
         const Int used = least(i, last), place = start + used;
         const bool masked = used >= prefix;
-        p.given[first + i] = masked ? p.pad : p.tokens[owner * p.room + place + 1 - p.shift];
+        p.window_tokens[first + i] = masked ? p.pad : p.tokens[owner * p.room + place + 1 - p.shift];
         p.places[first + i] = place;
         p.seen[first + i] = used >= block ? start + least(p.columns - 1, last) : place;
         p.masked[first + i] = masked;

@@ -14,7 +14,7 @@ struct Chain {
     Int blocks, size, most, channels, precision;  // .., k, M, C, ..
     const Int *last, *best;                       // (R,), (R, k, M)
     const void *heard, *slots;                    // (V, C), (R k, C)
-    void* told;                                   // (R k M, C), of `hear`
+    void* chained;                                // (R k M, C), of `hear`
     const void *features, *written;               // (R k, C), (R k M, C)
     const void *weight, *bias;                    // (V, C), (V,) or none, of the projection to the vocabulary
     Int* block;                                   // (R, k), of `follow`
@@ -33,10 +33,11 @@ __device__ void Hear::of(const Chain& p) {
     const unsigned place = blockIdx.x / (unsigned)p.most, size = (unsigned)p.size;  // to divide 8 bytes is slow
     const Int entry = blockIdx.x, slot = place, row = place / size;
     const Int token = place % size ? candidate(p, entry - p.most) : p.last[row];
-    const Number *heard = (const Number*)p.heard + token * p.channels, *own = (const Number*)p.slots + slot * p.channels;
+    const Number *of_token = (const Number*)p.heard + token * p.channels,
+                 *of_slot = (const Number*)p.slots + slot * p.channels;
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
-        const float sum = widened(heard[i]) + widened(own[i]);
-        narrow(sum < 0 ? 0 : sum, ((Number*)p.told)[entry * p.channels + i]);
+        const float sum = widened(of_token[i]) + widened(of_slot[i]);
+        narrow(sum < 0 ? 0 : sum, ((Number*)p.chained)[entry * p.channels + i]);
     }
 }
 
@@ -57,22 +58,22 @@ __device__ int best_behind(const Chain& p, Int entry) {
 #pragma unroll
     for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = (unsigned)(candidate(p, slot * p.most + least(i, p.most - 1)) * p.channels);
     for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
-        const Eight<Number> own = eight_at(features + from), more = eight_at(written + from);
-        float told[8];
+        const Eight<Number> of_slot = eight_at(features + from), of_entry = eight_at(written + from);
+        float conditioned[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             Number rounded;
-            narrow(number_of(own, j) + number_of(more, j), rounded);
-            told[j] = widened(rounded);
+            narrow(number_of(of_slot, j) + number_of(of_entry, j), rounded);
+            conditioned[j] = widened(rounded);
         }
 #pragma unroll
         for (int i = 0; i < MOST_CANDIDATES; ++i) {
             const Eight<Number> numbers = eight_at(weight + rows[i] + from);
 #pragma unroll
-            for (int j = 0; j < 8; ++j) scores[i] += told[j] * number_of(numbers, j);
+            for (int j = 0; j < 8; ++j) scores[i] += conditioned[j] * number_of(numbers, j);
         }
     }
-    int found = 0;
+    int best = 0;
     float most = -INFINITY;
 #pragma unroll
     for (int i = 0; i < MOST_CANDIDATES; ++i) {
@@ -82,10 +83,10 @@ __device__ int best_behind(const Chain& p, Int entry) {
         if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[rows[i] / (unsigned)p.channels]);
         if (i < p.most && score > most) {
             most = score;
-            found = i;
+            best = i;
         }
     }
-    return found;
+    return best;
 }
 
 struct Follow {

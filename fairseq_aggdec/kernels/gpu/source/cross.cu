@@ -30,29 +30,29 @@ struct CrossAttention {
 // The queries of a head for the rows that a product has from `top` on.
 template <typename Number>
 __device__ void ask(const Product& p, Common& common, int top, int head, int size, float (*queries)[WIDEST]) {
-    using Asked = Multiplied<Number, sizeof(Number) == 2 ? 8 : 4, true>;
-    Asked asked(p, common, top, head * size);
+    using Projection = Multiplied<Number, sizeof(Number) == 2 ? 8 : 4, true>;
+    Projection projection(p, common, top, head * size);
     const int end = (head + 1) * size, first = head * size;
-    asked.load_weights(asked.warp, first);
+    projection.load_weights(projection.warp, first);
     wait_for_earlier_kernels();
-    asked.load_inputs(asked.warp);
-    asked.normalise(asked.warp);
+    projection.load_inputs(projection.warp);
+    projection.normalise(projection.warp);
     for (int from = first;;) {
-        float biases[Asked::ITEMS];
-        asked.load_biases(biases);
-        asked.multiply(asked.warp);
-        asked.share();
+        float biases[Projection::ITEMS];
+        projection.load_biases(biases);
+        projection.multiply(projection.warp);
+        projection.share();
         __syncthreads();
-        asked.gather([&](int item, int row, int output, float y) {
+        projection.gather([&](int item, int row, int output, float y) {
             Number narrowed;
             narrow(y + biases[item], narrowed);
             queries[row - top][output - first] = widened(narrowed);
         });
         __syncthreads();
-        from += asked.tiles * TILE_OUTPUTS;
+        from += projection.tiles * TILE_OUTPUTS;
         if (from >= end) break;
-        asked.take_up(from);
-        asked.load_weights(asked.warp, from);
+        projection.take_up(from);
+        projection.load_weights(projection.warp, from);
     }
 }
 
@@ -90,12 +90,12 @@ struct Cross {
         attention.kept = const_cast<void*>(p.memory);
         attention.mask = p.mask;
         attention.out = p.out;
-        const int threads = (int)least(blockDim.x, TEAM), own = (int)threadIdx.x % threads;
+        const int threads = (int)least(blockDim.x, TEAM), thread = (int)threadIdx.x % threads;
         for (int i = (int)threadIdx.x / threads; i < TOGETHER; i += (int)blockDim.x / threads) {
             // All teams meet: behind the last slot one attends for it once more.
             const int slot = (int)least(top + i, p.slots - 1), row = (int)((unsigned)slot / (unsigned)width);
-            Tile<Number, 1> tile(attention, row, head, slot - row * width, own, queries + (slot - top));
-            attend_tile(tile, joints[i], own, threads);
+            Tile<Number, 1> tile(attention, row, head, slot - row * width, thread, queries + (slot - top));
+            attend_tile(tile, joints[i], thread, threads);
         }
     }
 };

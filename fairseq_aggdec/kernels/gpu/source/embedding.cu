@@ -44,20 +44,20 @@ __device__ void weigh(const Embedding& p, Int place, float (&weights)[MOST_SOURC
     for (Int first = threadIdx.x / LANES; first < p.sources; first += AT_ONCE * warps) {
         float scores[AT_ONCE] = {};
         for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
-            const Eight<Number> asked = eight_at(query + from);
+            const Eight<Number> query_part = eight_at(query + from);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; ++k) {
                 const Int key = least(first + k * warps, p.sources - 1);
-                const Eight<Number> own = eight_at(keys + key * 2 * p.channels + from);
+                const Eight<Number> key_part = eight_at(keys + key * 2 * p.channels + from);
 #pragma unroll
-                for (int i = 0; i < 8; ++i) scores[k] += number_of(asked, i) * number_of(own, i);
+                for (int i = 0; i < 8; ++i) scores[k] += number_of(query_part, i) * number_of(key_part, i);
             }
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
             const Int key = first + k * warps;
             float score = scores[k];
-#pragma unroll  // so that the lanes of all keys are asked together
+#pragma unroll  // so that the shuffles of all keys are on their way together
             for (int bits = LANES / 2; bits > 0; bits /= 2) score += of_lane(score, bits);
             if (threadIdx.x % LANES != 0 || key >= p.sources) continue;
             weights[key] = p.mask ? score + widened(((const Number*)p.mask)[row * p.mask_step + key]) : score;
@@ -123,7 +123,7 @@ template <typename Number>
 __device__ void EmbedSource::of(const Sources& p) {
     const unsigned length = (unsigned)p.length, row = blockIdx.x / length, column = blockIdx.x - row * length;
     const Int *tokens = p.tokens + row * p.length, token = tokens[column], place = blockIdx.x;
-    // Of the row: tokens up to the own place, and 2^32 times as many as there are in all.
+    // Of the row: tokens up to this place, and 2^32 times as many as there are in all.
     Int counts = 0;
     for (unsigned i = threadIdx.x; i < length; i += blockDim.x) {
         if (tokens[i] != p.pad) counts += ((Int)1 << 32) + (i <= column);

@@ -34,7 +34,7 @@ static inline float inverse_root(float x) { return 1 / sqrtf(x); }
 constexpr int PRODUCT_WARPS = 8;                         // of a block
 constexpr int TILE_ROWS = 16, TILE_OUTPUTS = 8;
 constexpr int ROW_STEP = 20;                            // floats from row to row: without conflicts of banks
-constexpr int OWN = 2 * TILE_ROWS * ROW_STEP;           // floats of a warp in shared memory
+constexpr int SCRATCH = 2 * TILE_ROWS * ROW_STEP;       // floats of a warp in shared memory
 
 // Blocks for tiles of outputs, and again for every 16 `high` rows. Rows of x and W start at multiples of 16 bytes.
 struct Product {
@@ -53,7 +53,7 @@ struct Product {
 
 // Memory that the threads of a block share.
 struct alignas(16) Common {  // read and written 16 bytes at once
-    float own[PRODUCT_WARPS][OWN];
+    float scratch[PRODUCT_WARPS][SCRATCH];
     float sums[2][PRODUCT_WARPS][TILE_ROWS];
 };
 
@@ -134,9 +134,9 @@ __device__ inline Sixteen normed(const Sixteen& part, const Sixteen& gain, const
         const float x = (number_in<Number>(part, n) - mean) * scale;
         numbers[n] = x * number_in<Number>(gain, n) + number_in<Number>(shift, n);
     }
-    Sixteen found;
-    UNROLLED for (int word = 0; word < 4; ++word) found.words[word] = word_of<Number>(numbers, word);
-    return found;
+    Sixteen packed;
+    UNROLLED for (int word = 0; word < 4; ++word) packed.words[word] = word_of<Number>(numbers, word);
+    return packed;
 }
 
 // The sum over all lanes of the warp.
@@ -194,8 +194,8 @@ __device__ inline void add_chunk(float (&sums)[LANES_HELD][4], const Sixteen (&i
 // Of fp32: exact products, through the warp's shared memory.
 template <>
 __device__ inline void add_chunk<float>(float (&sums)[LANES_HELD][4], const Sixteen (&inputs)[LANES_HELD][2],
-                                        const Sixteen (&weights)[LANES_HELD], float* own, Int) {
-    auto place = [=](int row, int part) { return reinterpret_cast<Sixteen*>(own + row * ROW_STEP + part * 4); };
+                                        const Sixteen (&weights)[LANES_HELD], float* scratch, Int) {
+    auto place = [=](int row, int part) { return reinterpret_cast<Sixteen*>(scratch + row * ROW_STEP + part * 4); };
     UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
         const int g = lane_of(held) / 4, t = lane_of(held) % 4;
         *place(g, t) = inputs[held][0];
@@ -225,12 +225,13 @@ struct Multiplied {
 
     const Product& p;
     Common& common;
-    const int warps, warp, inputs, outputs, rows, chunks, tiles;  // tiles: the block's own, no more than TILES
+    const int warps, warp, inputs, outputs, rows, chunks, tiles;  // tiles: of the block, no more than TILES
     int top;          // row of the block
     int first, end;   // its outputs
     int halves;       // 2: there are more than 8 rows
     float sums[TILES][LANES_HELD][4];
-    Sixteen weights[DEPTH][TILES][LANES_HELD], given[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD], shifts[DEPTH][LANES_HELD];
+    Sixteen weights[DEPTH][TILES][LANES_HELD], input_parts[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD],
+        shifts[DEPTH][LANES_HELD];
 
     __device__ Multiplied(const Product& p, Common& common, int top, int output)
         : p(p),
@@ -276,9 +277,9 @@ struct Multiplied {
         }
     }
 
-    // Calls with the own chunks from `base` on, by their number.
+    // Calls with the warp's chunks from `base` on, by their number.
     template <typename Each>
-    __device__ void own_chunks(int base, Each each) const {
+    __device__ void warp_chunks(int base, Each each) const {
         UNROLLED for (int i = 0; i < DEPTH; ++i) {
             const int chunk = base + i * warps;
             if (chunk < chunks) each(i, chunk);
@@ -303,7 +304,7 @@ struct Multiplied {
             gain[held] = static_cast<const Number*>(p.gain) + place;
             shift[held] = static_cast<const Number*>(p.shift) + place;
         });
-        own_chunks(base, [&](int i, int chunk) {
+        warp_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int, int, bool there) {
                 const int step = i * warps * CHUNK;
                 UNROLLED for (int tile = 0; tile < TILES; ++tile) {
@@ -322,19 +323,19 @@ struct Multiplied {
         lanes(base, [&](int held, int g, int place, bool) {
             UNROLLED for (int half = 0; half < 2; ++half) x[half][held] = start_of(p.x, top + g + 8 * half, rows, place);
         });
-        own_chunks(base, [&](int i, int chunk) {
+        warp_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int, int, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
-                    given[i][held][half] = part_of(x[half][held] + i * warps * CHUNK, there && x[half][held]);
+                    input_parts[i][held][half] = part_of(x[half][held] + i * warps * CHUNK, there && x[half][held]);
                 }
             });
         });
     }
 
     __device__ void multiply(int base) {
-        own_chunks(base, [&](int i, int) {
+        warp_chunks(base, [&](int i, int) {
             UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                if (tile < tiles) add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
+                if (tile < tiles) add_chunk<Number>(sums[tile], input_parts[i], weights[i][tile], common.scratch[warp], rows - top);
             }
         });
     }
@@ -349,17 +350,17 @@ struct Multiplied {
     // Calls with every number that is there: register, which of two rows, chunk, its word and place in it.
     template <typename Each>
     __device__ void numbers(int base, Each each) const {
-        own_chunks(base, [&](int i, int chunk) {
+        warp_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int, int, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
                     if (!there || half >= halves) continue;
-                    UNROLLED for (int n = 0; n < EACH; ++n) each(held, half, number_in<Number>(given[i][held][half], n));
+                    UNROLLED for (int n = 0; n < EACH; ++n) each(held, half, number_in<Number>(input_parts[i][held][half], n));
                 }
             });
         });
     }
 
-    // Layer norm of what is given, as PyTorch has it. Sums twice, as the mean square of differences is not a difference of
+    // Layer norm of the inputs, as PyTorch has it. Sums twice, as the mean square of differences is not a difference of
     // mean squares in fp32.
     __device__ void normalise(int base) {
         const float share = static_cast<float>(p.share);
@@ -378,11 +379,11 @@ struct Multiplied {
                 scales[held][half] = inverse_root(scales[held][half] * share + static_cast<float>(p.eps));
             }
         }
-        own_chunks(base, [&](int i, int chunk) {
+        warp_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int g, int place, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
                     if (half >= halves) continue;
-                    Sixteen& part = given[i][held][half];
+                    Sixteen& part = input_parts[i][held][half];
                     part = normed<Number>(part, gains[i][held], shifts[i][held], means[held][half], scales[held][half]);
                     const int row = top + g + 8 * half;
                     if (p.kept && first == 0 && there && row < rows) {
@@ -394,14 +395,14 @@ struct Multiplied {
         });
     }
 
-    // Puts the sums of the own warp where the others find them.
+    // Puts the sums of the warp where the others find them.
     __device__ void share() {
         UNROLLED for (int tile = 0; tile < TILES; ++tile) {
             UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
                 const int g = lane_of(held) / 4, t = lane_of(held) % 4;
                 UNROLLED for (int i = 0; i < 4; ++i) {
                     const int row = g + i / 2 * 8, place = (row * TILES + tile) * TILE_OUTPUTS + 2 * t + i % 2;
-                    if (top + row < rows) common.own[warp][place] = sums[tile][held][i];
+                    if (top + row < rows) common.scratch[warp][place] = sums[tile][held][i];
                 }
             }
         }
@@ -415,7 +416,7 @@ struct Multiplied {
             if (i >= COUNT || row >= rows || output >= end) continue;
             float y = 0;
             UNROLLED for (int other = 0; other < PRODUCT_WARPS; ++other) {
-                if (other < warps) y += common.own[other][i];
+                if (other < warps) y += common.scratch[other][i];
             }
             take(item, row, output, y);
         }

@@ -19,7 +19,7 @@ constexpr int FEWER_THREADS = 256;  // the most of a block whose threads need ma
 
 // Waits until every kernel before has ended and what it wrote can be read. Then the next kernel may begin, as far as its
 // own wait: in a captured graph it is launched that early, see dependent.py. So every thread calls this, on every path,
-// before it writes and before it reads what a kernel writes. What is read before the wait is told beside each kernel:
+// before it writes and before it reads what a kernel writes. A comment beside each kernel lists what it reads earlier:
 // weights alone, as no kernel of a graph writes them. GPUs before 9.0 launch one kernel behind the other.
 __device__ inline void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -59,7 +59,7 @@ constexpr int LANES = 32;  // threads of a warp
 
 __device__ inline void warp_meets() { __syncwarp(); }
 
-// What the lane has whose number differs from the own one in these bits; words of 4 bytes. All lanes call it.
+// What the lane has whose number differs from this lane's in these bits; words of 4 bytes. All lanes call it.
 template <typename Value>
 __device__ inline Value of_lane(const Value& mine, int bits) {
     Value theirs;
@@ -139,7 +139,7 @@ __device__ inline void by_precision(const Parameters& p, More&... more) {
 }
 
 // A row of V numbers of a precision, read eight at a time. Groups begin at multiples of 16 bytes (fp32: 32), so the
-// first and the last group may be shared with other rows. The precision is asked for each group: a kernel of one form
+// first and the last group may be shared with other rows. The precision is checked for each group: a kernel of one form
 // is compiled three times as fast as one of three.
 struct Row {
     const unsigned char* numbers;
@@ -214,15 +214,15 @@ __device__ inline Value joined_lanes(Value mine, Join join) {
     return mine;
 }
 
-// Joins what every thread of the block has found; all get the result.
+// Joins what every thread of the block has; all get the result.
 template <typename Value, typename Join>
 __device__ Value joined(Value mine, Join join) {
     __shared__ Value all[MOST_THREADS / LANES];
     mine = joined_lanes(mine, join);
     if (threadIdx.x % LANES == 0) all[threadIdx.x / LANES] = mine;
     __syncthreads();
-    Value found = all[0];
-    for (unsigned warp = 1; warp < blockDim.x / LANES; ++warp) found = join(found, all[warp]);
+    Value result = all[0];
+    for (unsigned warp = 1; warp < blockDim.x / LANES; ++warp) result = join(result, all[warp]);
     __syncthreads();
-    return found;
+    return result;
 }

@@ -35,11 +35,11 @@ struct VerificationCall {
     Int free_end;
     Int ngram;  // n-grams of this size occur once, 0: any number of times
     Int sure;   // so many tokens are gained at least, if drafted; -1: nobody verifies, all that is chosen stands
-    Int beta;   // 0: only the own choice is accepted
+    Int beta;   // 0: only the verifier's choice is accepted
     double tolerance;
     const Int *owners, *forced;   // (R,), (S + 1, prefix + 1)
     void* logits;                 // (R W, V)
-    const Int *shown, *outputs;   // (R, W) each
+    const Int *window_tokens, *outputs;  // (R, W) each
     const Int* length;            // (R,), or none: nothing was drafted
     Seen* seen;                   // (R W, P), from look to verify
     Seen* hidden;                 // (R W,), from ban to verify, or none
@@ -70,20 +70,20 @@ struct JoinSeen {
 };
 
 __device__ inline Int drafted_behind(const VerificationCall& p, Int place, Int row) {
-    return p.length && p.sure >= 0 && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
+    return p.length && p.sure >= 0 && place - row * p.width < p.length[row] ? p.window_tokens[place + 1] : NO_DRAFT;
 }
 
-// Adds the logits of a group to what was seen; own: the logit of the drafted token, or more than any.
-__device__ inline void look_at(Seen& seen, const Row& logits, Int group, float own, Int pad, Int unk, Int eos) {
+// Adds the logits of a group to what was seen; drafted_logit: of the drafted token, or more than any.
+__device__ inline void look_at(Seen& seen, const Row& logits, Int group, float drafted_logit, Int pad, Int unk, Int eos) {
     float x[8];
     const int first = (int)logits.read(group, x);
     add_exponentials(x, seen.most, seen.sum);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const int token = first + i;
-        if (x[i] <= seen.best && x[i] <= own) continue;
+        if (x[i] <= seen.best && x[i] <= drafted_logit) continue;
         if (token == pad || token == unk || token == eos) continue;
-        seen.ahead += x[i] > own;
+        seen.ahead += x[i] > drafted_logit;
         if (goes_before(x[i], token, seen.best, seen.at)) {
             seen.best = x[i];
             seen.at = token;
@@ -100,10 +100,10 @@ __device__ inline Int forced_at(const VerificationCall& p, Int owner, Int output
 
 // What a row's output begins with, its draft included.
 struct Output {
-    const Int *tokens, *shown;
-    Int base;  // the index of the first that is shown
+    const Int *tokens, *window_tokens;
+    Int base;  // the index of the first token of the window
 
-    __device__ Int operator[](Int i) const { return i < base ? tokens[i] : shown[i - base]; }
+    __device__ Int operator[](Int i) const { return i < base ? tokens[i] : window_tokens[i - base]; }
 };
 
 // Read before the wait: nothing.
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Verificati
     Seen hidden = nothing_seen(p.types);
     if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
         const Row logits(p.logits, p.precision, place, p.types);
-        const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
+        const Output output{p.tokens + owner * p.room, p.window_tokens + row * p.width, p.outputs[row * p.width]};
         // Where the tokens before the next one have been before.
         for (Int i = threadIdx.x; i < last; i += blockDim.x) {
             bool alike = i >= p.ngram - 2;
@@ -146,16 +146,16 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Verificat
     // To ask takes as long as to read what few positions have.
     if (parts == 1 && p.numbers[p.owners[row] * COLUMNS + ENDED]) return;
     const Row logits(p.logits, p.precision, place, p.types);
-    float own = INFINITY;
+    float drafted_logit = INFINITY;
     if (p.beta > 1) {
         const Int token = drafted_behind(p, place, row);
-        if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
+        if (token != NO_DRAFT) drafted_logit = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
     }
     Seen seen = nothing_seen(p.types);
     const unsigned groups = (unsigned)logits.groups(), each = (groups + parts - 1) / parts;
     const Int end = least(groups, (part + 1) * each);
     for (Int group = (Int)part * each + threadIdx.x; group < end; group += blockDim.x) {
-        look_at(seen, logits, group, own, p.pad, p.unk, p.eos);
+        look_at(seen, logits, group, drafted_logit, p.pad, p.unk, p.eos);
     }
     seen = joined(seen, JoinSeen());
     if (threadIdx.x == 0) p.seen[blockIdx.x] = seen;
@@ -177,21 +177,21 @@ __device__ inline void decide(const VerificationCall& p, Int row, Int slot, Verd
     seen = joined_lanes(seen, JoinSeen());
     if (threadIdx.x % LANES != 0) return;
     if (p.hidden) seen = JoinSeen()(seen, p.hidden[place]);
-    const Int output = p.outputs[place], token = drafted_behind(p, place, row), given = forced_at(p, owner, output);
+    const Int output = p.outputs[place], token = drafted_behind(p, place, row), forced = forced_at(p, owner, output);
     const bool no_end = output < numbers[STRICT_FLOOR] || (output >= p.prefix && output < numbers[FLOOR]);
     const float penalty = (float)p.unk_penalty;
     // What the rules make of some tokens.
     const float unknown = logits[p.unk] - penalty, end = no_end ? -INFINITY : logits[p.eos];
-    float own = token == NO_DRAFT || token == p.pad ? -INFINITY : logits[token];
-    if (token == p.unk) own = unknown;
-    if (token == p.eos) own = end;
-    seen = JoinSeen()(seen, Seen{unknown, (int)p.unk, 0, 0, unknown > own});
-    seen = JoinSeen()(seen, Seen{end, (int)p.eos, 0, 0, end > own});
+    float drafted_logit = token == NO_DRAFT || token == p.pad ? -INFINITY : logits[token];
+    if (token == p.unk) drafted_logit = unknown;
+    if (token == p.eos) drafted_logit = end;
+    seen = JoinSeen()(seen, Seen{unknown, (int)p.unk, 0, 0, unknown > drafted_logit});
+    seen = JoinSeen()(seen, Seen{end, (int)p.eos, 0, 0, end > drafted_logit});
     // Where nothing may be chosen, all are as likely.
-    const Int choice = given != p.pad ? given : seen.best == -INFINITY ? 0 : seen.at;
+    const Int choice = forced != p.pad ? forced : seen.best == -INFINITY ? 0 : seen.at;
     bool stands = token == choice;
-    if (given == p.pad && own > -INFINITY) {
-        const bool near = p.beta > 1 && seen.ahead < p.beta && seen.best - own <= (float)p.tolerance;
+    if (forced == p.pad && drafted_logit > -INFINITY) {
+        const bool near = p.beta > 1 && seen.ahead < p.beta && seen.best - drafted_logit <= (float)p.tolerance;
         stands = stands || near || slot + 1 < p.sure;
     }
     const Int emitted = stands ? token : choice;
