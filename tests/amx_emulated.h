@@ -5,8 +5,8 @@ struct Tiles {
     uint8_t bytes[8][TILE_ROWS][TILE_BYTES];
 };
 inline Tiles& tiles() {
-    thread_local Tiles own;
-    return own;
+    thread_local Tiles of_thread;
+    return of_thread;
 }
 inline void begin_tiles(const TileShapes& shapes) { tiles() = {shapes, {}}; }
 inline void end_tiles() { tiles() = {}; }

@@ -51,8 +51,8 @@ struct Machine {
     Fiber fibers[MOST];
     std::vector<unsigned> warps, lanes, blocks;  // in the order in which they run
     unsigned met[MOST / WARP];                   // lanes of each warp that wait for the others
-    unsigned threads = 0, own = 0, waiting = 0, early = 0, ended = 0;  // early: threads that wait for earlier kernels
-    Launch given;
+    unsigned threads = 0, thread = 0, waiting = 0, early = 0, ended = 0;  // early: threads that wait for earlier kernels
+    Launch launch;
     struct sigaction others;
     bool said = false, any = false;
     Order order = FORWARD;
@@ -71,9 +71,9 @@ APART static void change(void** from, void** to) {
 }
 
 APART [[noreturn]] static void fail_so(const std::string& what) {
-    const Fiber& own = m.fibers[m.own];
+    const Fiber& fiber = m.fibers[m.thread];
     if (m.trouble.empty()) {
-        m.trouble = what + ", block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(m.own) + ", line " + std::to_string(own.line);
+        m.trouble = what + ", block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(m.thread) + ", line " + std::to_string(fiber.line);
     }
     go_to(m.scheduler);
     __builtin_unreachable();
@@ -82,38 +82,38 @@ APART [[noreturn]] static void fail_so(const std::string& what) {
 void fail(const char* what) { fail_so(what); }
 
 APART static void pause() {
-    const unsigned own = m.own;
-    change(m.fibers[own].at, m.scheduler);
-    threadIdx.x = own;
+    const unsigned thread = m.thread;
+    change(m.fibers[thread].at, m.scheduler);
+    threadIdx.x = thread;
 }
 
 APART static void allow(bool everything) {
-    for (long long i = 0; i < m.given.count; ++i) {
-        const Pages& own = m.given.pages[i];
-        if (own.name) mprotect(own.begin, static_cast<size_t>(own.bytes), everything ? PROT_READ | PROT_WRITE : static_cast<int>(own.before));
+    for (long long i = 0; i < m.launch.count; ++i) {
+        const Pages& pages = m.launch.pages[i];
+        if (pages.name) mprotect(pages.begin, static_cast<size_t>(pages.bytes), everything ? PROT_READ | PROT_WRITE : static_cast<int>(pages.before));
     }
 }
 
 // Memory that is closed was read or written.
 static void on_closed(int, siginfo_t* what, void*) {
     const unsigned char* at = static_cast<unsigned char*>(what->si_addr);
-    for (long long i = 0; i < m.given.count; ++i) {
-        const Pages& own = m.given.pages[i];
-        if (at < own.begin || at >= own.begin + own.bytes) continue;
-        if (own.name) fail_so(std::string(own.name) + " is read or written before the wait for earlier kernels");
+    for (long long i = 0; i < m.launch.count; ++i) {
+        const Pages& pages = m.launch.pages[i];
+        if (at < pages.begin || at >= pages.begin + pages.bytes) continue;
+        if (pages.name) fail_so(std::string(pages.name) + " is read or written before the wait for earlier kernels");
         fail("memory behind a tensor is read or written");
     }
     sigaction(SIGSEGV, &m.others, nullptr);  // not ours
 }
 
 APART static void wait_for_earlier(int line) {
-    Fiber& own = m.fibers[m.own];
-    own.line = line;
-    if (m.given.waits == NOBODY) return;
-    if (m.given.waits == NOT_THE_LAST && m.own + 1 == m.threads) go_to(own.end);
-    own.waited = true;
-    if (!m.given.count) return;
-    own.state = WAITING;
+    Fiber& fiber = m.fibers[m.thread];
+    fiber.line = line;
+    if (m.launch.waits == NOBODY) return;
+    if (m.launch.waits == NOT_THE_LAST && m.thread + 1 == m.threads) go_to(fiber.end);
+    fiber.waited = true;
+    if (!m.launch.count) return;
+    fiber.state = WAITING;
     if (++m.early == m.threads) {
         m.early = 0;
         allow(true);
@@ -125,19 +125,19 @@ APART static void wait_for_earlier(int line) {
 // What every fiber runs, again for each block.
 static void live() {
     for (;;) {
-        const unsigned own = m.own;
-        if (__builtin_setjmp(m.fibers[own].end) == 0) m.work(m.given.parameters);
-        if (!m.fibers[own].waited) fail("a thread has not waited for earlier kernels");
-        m.fibers[own].state = ENDED;
+        const unsigned thread = m.thread;
+        if (__builtin_setjmp(m.fibers[thread].end) == 0) m.work(m.launch.parameters);
+        if (!m.fibers[thread].waited) fail("a thread has not waited for earlier kernels");
+        m.fibers[thread].state = ENDED;
         ++m.ended;
         pause();
     }
 }
 
-APART static void resume(unsigned own) {
-    Fiber& fiber = m.fibers[own];
-    m.own = own;
-    threadIdx.x = own;
+APART static void resume(unsigned thread) {
+    Fiber& fiber = m.fibers[thread];
+    m.thread = thread;
+    threadIdx.x = thread;
     if (fiber.made) return change(m.scheduler, fiber.at);
     fiber.made = true;
     ucontext_t context;
@@ -154,10 +154,10 @@ static void run_warp(unsigned warp) {
         some = false;
         if (m.order == RANDOM) std::shuffle(m.lanes.begin(), m.lanes.end(), m.chance);
         for (unsigned lane : m.lanes) {
-            const unsigned own = warp * WARP + lane;
-            if (m.fibers[own].state != READY) continue;
+            const unsigned thread = warp * WARP + lane;
+            if (m.fibers[thread].state != READY) continue;
             some = true;
-            resume(own);
+            resume(thread);
             if (!m.trouble.empty()) return;
         }
         if (m.order == RANDOM && m.chance() % 2) return;  // others overtake it
@@ -167,9 +167,9 @@ static void run_warp(unsigned warp) {
 static void run_block() {
     m.waiting = m.early = m.ended = 0;
     memset(m.met, 0, sizeof m.met);
-    for (unsigned own = 0; own < m.threads; ++own) {
-        m.fibers[own].state = READY;
-        m.fibers[own].waited = false;
+    for (unsigned thread = 0; thread < m.threads; ++thread) {
+        m.fibers[thread].state = READY;
+        m.fibers[thread].waited = false;
     }
     allow(false);
     memset(__start_shared_memory, 0xff, static_cast<size_t>(__stop_shared_memory - __start_shared_memory));
@@ -182,7 +182,7 @@ static void run_block() {
             if (!m.trouble.empty()) return;
         }
         if (!some) {
-            m.own = m.warps[0] * WARP;
+            m.thread = m.warps[0] * WARP;
             m.trouble = "threads wait for ever: " + std::to_string(m.waiting) + " at __syncthreads, " + std::to_string(m.early) + " for earlier kernels, " + std::to_string(m.ended) + " have ended";
             return;
         }
@@ -192,20 +192,20 @@ static void run_block() {
 const char* run(const Launch& launch, void (*work)(const void*)) {
     static std::mutex one_at_a_time;
     const std::lock_guard<std::mutex> lock(one_at_a_time);
-    m.given = launch;
+    m.launch = launch;
     m.work = work;
     m.order = static_cast<Order>(launch.order);
     m.chance.seed(static_cast<unsigned>(launch.seed));
     m.trouble.clear();
     struct Caught {  // while this is there
         Caught() {
-            struct sigaction own = {};
-            own.sa_sigaction = on_closed;
-            own.sa_flags = SA_SIGINFO | SA_NODEFER;
-            sigaction(SIGSEGV, &own, &m.others);
-            for (long long i = 0; i < m.given.count; ++i) {
-                const Pages& own = m.given.pages[i];
-                if (!own.name) mprotect(own.begin, static_cast<size_t>(own.bytes), PROT_NONE);
+            struct sigaction action = {};
+            action.sa_sigaction = on_closed;
+            action.sa_flags = SA_SIGINFO | SA_NODEFER;
+            sigaction(SIGSEGV, &action, &m.others);
+            for (long long i = 0; i < m.launch.count; ++i) {
+                const Pages& pages = m.launch.pages[i];
+                if (!pages.name) mprotect(pages.begin, static_cast<size_t>(pages.bytes), PROT_NONE);
             }
         }
         ~Caught() {
@@ -233,15 +233,15 @@ const char* run(const Launch& launch, void (*work)(const void*)) {
 }
 
 static bool left_out(const char* file, int line) {
-    return m.given.line == line && strcmp(file + strlen(file) - strlen(m.given.file), m.given.file) == 0;
+    return m.launch.line == line && strcmp(file + strlen(file) - strlen(m.launch.file), m.launch.file) == 0;
 }
 
 // All threads of the block meet.
 APART bool meet_block(bool mine, const char* file, int line) {
     if (left_out(file, line)) return mine;
-    Fiber& own = m.fibers[m.own];
-    own.state = IN_BLOCK;
-    own.line = line;
+    Fiber& fiber = m.fibers[m.thread];
+    fiber.state = IN_BLOCK;
+    fiber.line = line;
     m.any = (m.waiting > 0 && m.any) || mine;
     if (++m.waiting == m.threads) {
         m.waiting = 0;
@@ -254,16 +254,16 @@ APART bool meet_block(bool mine, const char* file, int line) {
     }
     if (m.ended) fail("threads wait for one that has ended");
     pause();
-    return m.fibers[m.own].said;
+    return m.fibers[m.thread].said;
 }
 
 // All lanes of a warp meet; the last one does the work, for which each has left its numbers.
 template <typename Work>
 static const unsigned* work_together(int line, Work work) {
-    Fiber& own = m.fibers[m.own];
-    const unsigned first = m.own / WARP * WARP;
-    own.state = IN_WARP;
-    own.line = line;
+    Fiber& fiber = m.fibers[m.thread];
+    const unsigned first = m.thread / WARP * WARP;
+    fiber.state = IN_WARP;
+    fiber.line = line;
     if (++m.met[first / WARP] == WARP) {
         m.met[first / WARP] = 0;
         Fiber* lanes = &m.fibers[first];
@@ -274,7 +274,7 @@ static const unsigned* work_together(int line, Work work) {
         for (unsigned lane = 0; lane < WARP; ++lane) lanes[lane].state = READY;
     }
     pause();
-    return m.fibers[m.own].out;
+    return m.fibers[m.thread].out;
 }
 
 void meet_warp(const char* file, int line) {
@@ -282,9 +282,9 @@ void meet_warp(const char* file, int line) {
 }
 
 static inline float of_half(unsigned bits) {
-    const unsigned short own = static_cast<unsigned short>(bits);
+    const unsigned short half = static_cast<unsigned short>(bits);
     _Float16 x;
-    memcpy(&x, &own, sizeof x);
+    memcpy(&x, &half, sizeof x);
     return x;
 }
 
@@ -292,7 +292,7 @@ static inline float of_bfloat(unsigned bits) { return number(bits << 16); }
 
 int shuffle(unsigned mask, int mine, int bits, int line) {
     if (mask != 0xffffffff) fail("a shuffle without all lanes");
-    unsigned* in = m.fibers[m.own].in;
+    unsigned* in = m.fibers[m.thread].in;
     in[0] = static_cast<unsigned>(mine);
     in[1] = static_cast<unsigned>(bits);
     return static_cast<int>(*work_together(line, [](Fiber* lanes) {
@@ -303,7 +303,7 @@ int shuffle(unsigned mask, int mine, int bits, int line) {
 void ptx(int line, const char* text, const char*) {
     if (strcmp(text, "griddepcontrol.wait;") == 0) return wait_for_earlier(line);
     if (strcmp(text, "griddepcontrol.launch_dependents;") != 0) fail(text);
-    if (!m.fibers[m.own].waited && m.given.waits == AS_WRITTEN) fail("the next kernel begins, and this one has not waited");
+    if (!m.fibers[m.thread].waited && m.launch.waits == AS_WRITTEN) fail("the next kernel begins, and this one has not waited");
 }
 
 // mma.m16n8k16, by "Matrix Fragments for mma.m16n8k16 with floating point type" of the PTX ISA: register r of lane l has
@@ -313,8 +313,8 @@ void ptx(int line, const char* text, float& d0, float& d1, float& d2, float& d3,
     const std::string said(text), rest = " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};";
     const bool half = said == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" + rest;
     if (!half && said != "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" + rest) fail(text);
-    const unsigned given[] = {a0, a1, a2, a3, b0, b1, word(d0), word(d1), word(d2), word(d3)};
-    memcpy(m.fibers[m.own].in, given, sizeof given);
+    const unsigned registers[] = {a0, a1, a2, a3, b0, b1, word(d0), word(d1), word(d2), word(d3)};
+    memcpy(m.fibers[m.thread].in, registers, sizeof registers);
     const unsigned* out = work_together(line, [half](Fiber* lanes) {
         float a[16][16], b[16][8];
         for (unsigned lane = 0; lane < WARP; ++lane) {
@@ -349,7 +349,7 @@ struct Where {
 };
 
 static void bad_access(const char* what, const Where* where) {
-    m.fibers[m.own].line = static_cast<int>(where->line);
+    m.fibers[m.thread].line = static_cast<int>(where->line);
     fail_so(std::string(what) + " in " + where->file);
 }
 }  // namespace gpu

@@ -71,8 +71,8 @@ inline float number(unsigned bits) {
 }
 
 template <typename Parameters>
-void call(void (*kernel)(Parameters), const void* given) {
-    kernel(*static_cast<const Parameters*>(given));
+void call(void (*kernel)(Parameters), const void* parameters) {
+    kernel(*static_cast<const Parameters*>(parameters));
 }
 }  // namespace gpu
 
@@ -91,5 +91,5 @@ static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 // Behind a source, for each of its kernels.
 #define RUN(name)                                                                                          \
     extern "C" __attribute__((visibility("default"))) const char* run_##name(const gpu::Launch& launch) { \
-        return gpu::run(launch, [](const void* given) { gpu::call(name, given); });                        \
+        return gpu::run(launch, [](const void* parameters) { gpu::call(name, parameters); });              \
     }
