@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry
@@ -246,10 +247,15 @@ def _gaps(answers: Answers) -> str:
 
 
 def line_of(answers: Answers, request: EngineRequest) -> str:
-    """The line of the log about who decodes, and why not another."""
+    """The line of the log about who decodes, and why not another.
+
+    Where the machine has no GPU, why the board does not decode is left out: there it only takes the library's place.
+    """
     *others, (engine, _) = answers
     if engine is STOCK:
         return f"left to stock fairseq: {_gaps(others)}"
+    if not torch.cuda.is_available():
+        others = [(other, gap) for other, gap in others if other.name != BoardEngine.name]
     reasons = "".join(f"; not {other.title}: {gap}" for other, gap in others)
     return engine.says(request) + reasons
 

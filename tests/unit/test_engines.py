@@ -45,6 +45,7 @@ def reader(captures: bool = False, **facts: Any) -> tuple[Any, Any]:
 
 
 GPU = {"captures": True}
+WINDOWS = "decoding by the compiled search, with PyTorch's operators for each window"
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     # engine that decodes, request, reader, is there a compiled library?
     *((("library", {}, {}, True)), ("stock", {}, {}, False), ("board", {}, GPU, True)),
@@ -100,6 +101,29 @@ def test_which_engine_decodes(
     assert found[-1][0].name == engine and found[-1][1] is None
     assert all(gap for _, gap in found[:-1])  # a sentence for each that was passed over
     assert [one.name for one, _ in found] == [one.name for one in engines.ENGINES][: len(found)]
+
+
+LINES = [
+    # is there a GPU, reader, line of the log
+    (False, {}, "decoding by compiled CPU kernels, a batch in one call"),
+    (False, {"grid": 1}, f"{WINDOWS}; not compiled CPU kernels, a batch in one call: --strict"),
+    (
+        True,
+        {},
+        "decoding by compiled CPU kernels, a batch in one call; not PyTorch alone: no GPU decodes this batch",
+    ),
+    (True, GPU, "decoding by the GPU alone: iterations are captured graphs"),
+]
+
+
+@pytest.mark.parametrize(("gpu", "facts", "line"), LINES)
+def test_the_log_says_who_decodes(
+    gpu: bool, facts: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks of the board where there is a GPU."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    request = made({}, facts, True, monkeypatch)
+    assert engines.line_of(engines.gaps_of(request), request) == line
 
 
 def made(
