@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -25,6 +26,7 @@ print(type(f1_score).__name__, type(pearsonr).__name__)
 """
 
 
+@functools.cache
 def output_of(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

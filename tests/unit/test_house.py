@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_imports_only_go_down() -> None:
     assert wrong == []
 
 
+@functools.cache
 def questions() -> set[str]:
     """What tells whether kernels of a GPU run: functions and methods there that answer with yes or no, or a reason."""
     found = {"against", "running", "lacking", "unloaded", "fit"}
