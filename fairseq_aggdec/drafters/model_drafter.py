@@ -71,15 +71,13 @@ class ModelDrafter(DeviceDrafter):
         rows, slots = len(state.rows), self.slots_read()
 
         def drafts() -> InLibrary | None:
-            self.draft_length.suppose(
-                Prices().of(verifier, state)
-            )  # its own price is not known yet
+            # The drafter's price is not known yet.
+            self.draft_length.suppose(Prices().of(verifier, state))
             return self.in_library(state)
 
         weighs = self.draft_length.weighs or (self.trees is not None and self.trees.budget.stops)
-        prices = Prices(self.call_price if weighs else USUAL_PRICE)
-        price = prices.of(verifier, state, self, drafts)
-        self.draft_length.start(rows, price, slots)
+        prices = Prices(self.call_price if weighs else USUAL_PRICE, self, drafts)
+        self.draft_length.start(rows, prices.of(verifier, state), slots)
         self.rests = not any(map(self.draft_length.plan, range(1, rows + 1)))
 
     def slots_read(self) -> int:

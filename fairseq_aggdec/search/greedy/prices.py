@@ -42,38 +42,30 @@ class Prices:
 
     Args:
         said: as ``--call-price`` takes it.
+        drafter: a model that drafts, whose drafts are timed; anything that stands for its weights.
+        drafts: gives the drafter in the library, for the batch; None where it drafts elsewhere, which is not timed.
     """
 
-    def __init__(self, said: str = USUAL_PRICE):
-        self.said, self.price = said, parse_price(said)
-
-    def of(
+    def __init__(
         self,
-        verifier: Verifier,
-        state: DecodeState,
+        said: str = USUAL_PRICE,
         drafter: object = None,
         drafts: Callable[[], InLibrary | None] = lambda: None,
-    ) -> CallPrice:
+    ):
+        self.said, self.price = said, parse_price(said)
+        self.drafter, self.drafts = drafter, drafts
+
+    def of(self, verifier: Verifier, state: DecodeState) -> CallPrice:
         """The price for a batch that the verifier has encoded.
 
         Where drafts of other lengths give other outputs, it is the usual price of the compiled library: all workers of
         a job then weigh alike.
-
-        Args:
-            drafter: a model that drafts, whose drafts are timed; anything that stands for its weights.
-            drafts: the drafter in the library, for the batch; None where it drafts elsewhere, which is not timed.
         """
-        said = self.said_of(verifier, state, drafter, drafts) if state.exact else None
+        said = self.said_of(verifier, state) if state.exact else None
         usual = usual_price(self._key(verifier, state), verifier.precision.int8)
         return usual if said is None else said
 
-    def said_of(
-        self,
-        verifier: Verifier,
-        state: DecodeState,
-        drafter: object = None,
-        drafts: Callable[[], InLibrary | None] = lambda: None,
-    ) -> CallPrice | None:
+    def said_of(self, verifier: Verifier, state: DecodeState) -> CallPrice | None:
         """The price as it was given or measured; None: neither was asked for, or it cannot be measured."""
         if self.said != MEASURED:
             return self.price
@@ -83,29 +75,23 @@ class Prices:
             return None
         first, *others = (member.decoder.packed for member in verifier.members)
         known = _measured.setdefault(first, {})
-        key = (*map(id, others), id(drafter), torch.get_num_threads())
+        key = (*map(id, others), id(self.drafter), torch.get_num_threads())
         if key not in known:
-            known[key] = self._measure(verifier, state, drafter is not None, drafts)
+            known[key] = self._measure(verifier, state)
         return known[key]
 
     def _key(self, verifier: Verifier, state: DecodeState) -> str:
         key = key_of(verifier.compiled, state.device.type)
         return "cuda half" if key == "cuda" and verifier.dtype is not torch.float32 else key
 
-    def _measure(
-        self,
-        verifier: Verifier,
-        state: DecodeState,
-        model: bool,
-        drafts: Callable[[], InLibrary | None],
-    ) -> CallPrice | None:
-        drafts_timed = drafts() if model else None
-        if model and drafts_timed is None:
+    def _measure(self, verifier: Verifier, state: DecodeState) -> CallPrice | None:
+        drafts = self.drafts()
+        if self.drafter is not None and drafts is None:
             return None
         longest = min(member.model.decoder.max_positions() for member in verifier.members)
         if longest < PLACES[-1]:
             return None
-        price = measure(verifier, state, drafts_timed)
+        price = measure(verifier, state, drafts)
         logger.info("calls cost, measured in ms: --call-price %s", price)
         return price
 
