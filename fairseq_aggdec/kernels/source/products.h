@@ -25,7 +25,6 @@ constexpr int STRIP = PANEL;
 #else
 constexpr int STRIP = LANES;
 #endif
-constexpr uint64_t STRIPS = PANEL / LANES;
 // Inputs that are multiplied together, in 8 bits.
 #if defined(AGGDEC_AMX)
 constexpr int64_t DEPTH = TILE_BYTES;
@@ -60,6 +59,10 @@ constexpr int tile([[maybe_unused]] int rows, [[maybe_unused]] Kind kind) {
 #if defined(AGGDEC_AVX512)
     return 4;
 #elif defined(AGGDEC_AVX2)
+#if !defined(__AVXVNNI__)
+    // Sums of 8 bits are those of one addition: one vector hides its latency, and asks memory for what follows.
+    if (kind == INT8) return 1;
+#endif
     // Two rows of four vectors have eight sums in flight, as many as hide the latency of a sum.
     return rows == 1 || (rows == 2 && kind == FP32) ? 4 : rows == 2 && kind == BF16 ? 2 : 1;
 #else
@@ -106,15 +109,16 @@ struct Turn {
     int64_t tile, count;
 };
 
-// What a tile asks memory for while it multiplies. Behind the last weights it asks for what is there, which is harmless.
+// What a tile asks memory for while it multiplies, into L2: L1 takes too few requests at a time. Behind the last weights it
+// asks for what is there, which is harmless.
 //
 // Strips as wide as a panel: a panel that several tiles share comes from L2 only if it is there already, so each tile asks
 // for its share of the next panel: 1.2 to 1.6 times as fast at 8 to 40 rows. A tile alone asks a little ahead, across the
-// bounds of pages, which the processor does not do by itself: 1.4 times as fast where weights come from memory, slower by
-// 5 % where they come from L3, as those of models with few channels do. One row alone gains nothing. Measured on Intel
-// (Emerald Rapids); not on AMD.
-// Narrow strips: tiles of one vector ask for the next vector's weights, each for its share of them. A tile alone asks for
-// the next panel's, from its four strips in turn, which memory gives faster than one after the other.
+// bounds of pages, which Intel's processors do not do by themselves (measured on Emerald Rapids): 1.4 times as fast where
+// weights come from memory, slower by 5 % where they come from L3, as those of models with few channels do. AMD's do, and
+// lose by it (Zen 4): 2 to 5 rows of a model of 512 channels or more take up to 1.6 times as long. One row alone gains nothing.
+// Narrow strips: each of several tiles asks for its share of the next strip, a tile alone some pages ahead. 3 to 12 rows
+// of a model of 512 channels are 1.2 to 1.9 times as fast as with requests into L1 (Zen 4).
 constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
@@ -122,30 +126,26 @@ constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a cor
 template <int R, int TILE>
 struct Ahead {
     const char* from;
-    int64_t pace, strip = 0, lines;  // bytes of a step; of a strip, 0: there are none in turn; asked for in a step
+    int64_t pace, lines;  // bytes of a step, and lines that are asked for in it
     Ahead(const Product& p, int64_t steps, int64_t panel, int part, Turn turn) {
         const int64_t bytes = steps * LINE * TILE;
         from = static_cast<const char*>(p.weight) + first_weight(panel, part, steps, LINE / LANES);
         pace = LINE * TILE / turn.count, lines = (TILE + turn.count - 1) / turn.count;
-        const bool last = (panel + 1) * PANEL >= p.outputs;
-        if (STRIP == PANEL) {
-            if (turn.count > 1) from += bytes + turn.tile * (bytes / turn.count);
-            else from += SOME_PAGES, lines = R > 1 && p.inputs >= MANY_INPUTS ? TILE : 0;
-        } else if (TILE > 1) {
-            lines = 0;
-        } else if (turn.count > 1) {
-            if (!last || (part + 1) * LANES < PANEL) from += bytes + turn.tile * (bytes / turn.count);
-        } else if (!last) {
-            strip = bytes;
-            from += (STRIPS - part) * bytes + part * (steps / STRIPS) * LINE;
+        if (turn.count > 1) {
+            const bool last = (panel + 1) * PANEL >= p.outputs && (part + TILE) * LANES >= PANEL;
+            if (STRIP == PANEL || !last) from += bytes + turn.tile * (bytes / turn.count);
+        } else if (STRIP == PANEL) {
+            from += SOME_PAGES;
+            if (R == 1 || p.inputs < MANY_INPUTS || IS_AMD) lines = 0;
+        } else {
+            from += 2 * SOME_PAGES;
         }
     }
     void ask(uint64_t step) const {
         if (STRIP == PANEL)
             for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(from + step * pace + i * LINE, 0, 2);
         else if (TILE == 1)
-            __builtin_prefetch(strip ? from + step % STRIPS * strip + step / STRIPS * pace
-                                     : from + step * pace);
+            __builtin_prefetch(from + step * pace, 0, 2);
     }
 };
 
@@ -200,7 +200,7 @@ template <int R, int TILE>
         Ints w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
         // Some pages ahead: nobody else asks memory across their bounds.
-        if (TILE == 1) __builtin_prefetch(weight + SOME_PAGES);
+        if (TILE == 1) __builtin_prefetch(weight + 2 * SOME_PAGES, 0, 2);
         for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
             for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);

@@ -45,6 +45,12 @@ constexpr int LANES = 16;
 
 namespace aggdec {
 
+#if defined(__x86_64__)
+inline const bool IS_AMD = (__builtin_cpu_init(), __builtin_cpu_is("amd") != 0);
+#else
+constexpr bool IS_AMD = false;
+#endif
+
 // While such an object exists, its thread takes numbers below 2^-126 for 0, as tiles of bfloat16 do by themselves.
 class Flushing {
     uint64_t before_ = 0;

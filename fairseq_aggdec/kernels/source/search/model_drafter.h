@@ -298,13 +298,13 @@ class HeadDrafter final : public ModelDrafter {
         if (!options_.ready) return false;
         const int64_t channels = options_.channels;
         const auto rows = static_cast<int64_t>(rows_.size());
-        given_.clear(), chosen_.clear();
+        inputs_.clear(), chosen_.clear();
         for (const int64_t row : rows_) {
-            given_.insert(given_.end(), read_.begin() + row * channels, read_.begin() + (row + 1) * channels);
+            inputs_.insert(inputs_.end(), read_.begin() + row * channels, read_.begin() + (row + 1) * channels);
             chosen_.push_back(batch.tokens[row].back());
         }
         features_.resize(std::max<size_t>(features_.size(), rows * slots * channels));
-        must(aggdec_heads(heads_.heads, given_.data(), chosen_.data(), rows, slots, features_.data(), options_.threads));
+        must(aggdec_heads(heads_.heads, inputs_.data(), chosen_.data(), rows, slots, features_.data(), options_.threads));
         if (options_.layers) run_layers(slots);
         return true;
     }
@@ -330,7 +330,7 @@ class HeadDrafter final : public ModelDrafter {
     const int64_t sentences_;
     bool known_;               // features are known
     std::vector<float> read_;  // (B, C)
-    std::vector<float> given_, cache_;
+    std::vector<float> inputs_, cache_;
     std::vector<int64_t> chosen_, starts_, widths_;
 };
 
@@ -340,17 +340,17 @@ class Outside final : public Drafter {
     bool draft(const Written&, Draft& draft) override {
         if (!answered_) return false;
         answered_ = false;
-        draft = std::move(given_);
+        draft = std::move(draft_);
         return true;
     }
 
     void answer(Draft draft) {
-        given_ = std::move(draft);
+        draft_ = std::move(draft);
         answered_ = true;
     }
 
   private:
-    Draft given_;
+    Draft draft_;
     bool answered_ = false;
 };
 
