@@ -188,7 +188,7 @@ def write_budget(budget: Any, draft_length: DraftLength, trees: TreeGrower | Non
     if trees is not None:
         nodes = trees.budget
         budget.nodes, budget.stops, budget.branches = nodes.most, nodes.stops, nodes.branches
-        budget.deepest = trees.deepest
+        budget.depth = trees.depth
     if isinstance(draft_length, AdaptiveDraftLength):
         budget.adapts, budget.per_batch = True, draft_length.per_batch
         budget.pays, budget.tries = draft_length.pays, draft_length.tries
@@ -201,7 +201,7 @@ def write_budget(budget: Any, draft_length: DraftLength, trees: TreeGrower | Non
 def take_up(budget: Any, draft_length: DraftLength, trees: TreeGrower | None) -> None:
     """Writes back what the library has learned."""
     if trees is not None:
-        trees.deepest = budget.deepest
+        trees.depth = budget.depth
     if isinstance(draft_length, AdaptiveDraftLength):
         draft_length.tries = math.inf if math.isinf(budget.tries) else int(budget.tries)
         for name in ("gained", "drafted", "hoped"):

@@ -8,14 +8,16 @@ likeliest next token and the next likely one in its own place become candidates.
 library grows them (``kernels/source/drafts.h``); elsewhere one path is drafted.
 """
 
-import math
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.draft_length import NodeBudget
+from fairseq_aggdec.budget.draft_length import OF_DRAFTS, NodeBudget
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
-REMEMBERED = 8.0  # slots that trees are believed to fill at first
+# The depth that trees are believed to have at first.
+USUAL_DEPTH = 4.0
+# Slots that are filled beyond the mean depth.
+SPARE_SLOTS = OF_DRAFTS["SPARE_SLOTS"]
 
 
 @dataclass
@@ -24,13 +26,13 @@ class TreeGrower:
 
     Attributes:
         budget: how many tokens trees have.
-        deepest: slots that trees fill, the most of late.
+        depth: of trees, a mean of the last ones.
     """
 
     budget: NodeBudget
-    deepest: float = REMEMBERED
+    depth: float = USUAL_DEPTH
 
     def slots(self, size: int) -> int:
         """Slots of ``size`` that the next trees read."""
         most = min(size, self.budget.most)
-        return min(most, math.ceil(self.deepest) + 1) if self.budget.stops else most
+        return min(most, int(self.depth + SPARE_SLOTS)) if self.budget.stops else most

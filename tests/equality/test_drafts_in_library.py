@@ -133,7 +133,7 @@ def learned(generator: Any) -> list[Any]:
     if not isinstance(own, ModelDrafter):
         return [vars(own).get(name) for name in ("heard", "kept")]
     means = [vars(getattr(own.draft_length, name, random)) for name in ("gained", "drafted")]
-    return [means if hasattr(own.draft_length, "gained") else None, own.trees and own.trees.deepest]
+    return [means if hasattr(own.draft_length, "gained") else None, own.trees and own.trees.depth]
 
 
 def decoded(task: Any, generator: Any, model: Any) -> list[Any]:

@@ -21,7 +21,7 @@ struct DraftBudget {
     double gained, gained_weight;    // tokens per iteration with a draft: sum and weight of a mean
     double drafted, drafted_weight;  // tokens per draft
     double hoped, hoped_weight;      // of these accepted, by the drafter's own probabilities
-    double deepest;                  // slots that trees fill, the most of late
+    double depth;                    // of trees, a mean of the last ones
 };
 
 namespace {
@@ -30,8 +30,10 @@ namespace {
 constexpr double DRAFT_MARGIN = 0.05;
 // The weight of older drafts shrinks by this factor with each new one: the last 170 or so count.
 constexpr double REMEMBER = 0.994;
-// By how many slots the deepest tree of late is forgotten with every draft.
-constexpr double FORGET_DEPTH = 0.125;
+// The share of a new draft in the mean depth of trees.
+constexpr double DEPTH_SHARE = 0.125;
+// How many more slots are filled: one more would cost a draft more than the few trees lose that would reach it.
+constexpr double SPARE_SLOTS = 1.25;
 // Bounds of the trust in a drafter's own probabilities.
 constexpr double LEAST_TRUST = 0.1, MOST_TRUST = 2.0;
 
@@ -53,7 +55,7 @@ class DraftPlan {
     // Slots that the drafter fills: trees do not reach the others.
     int64_t slots(int64_t size) const {
         const int64_t most = std::min(size, budget_.nodes);
-        return budget_.stops ? std::min(most, static_cast<int64_t>(std::ceil(budget_.deepest)) + 1) : most;
+        return budget_.stops ? std::min(most, static_cast<int64_t>(budget_.depth + SPARE_SLOTS)) : most;
     }
 
     // Of an iteration that drafts 0, 1, ... tokens for each of R rows; null where trees do not stop because of that.
@@ -73,9 +75,9 @@ class DraftPlan {
         return std::min(MOST_TRUST, std::max(LEAST_TRUST, gained / hoped));
     }
 
-    // depth: slots that the deepest tree of a call fills.
-    void reached(int64_t depth) {
-        if (budget_.stops) budget_.deepest = std::max(static_cast<double>(depth), budget_.deepest - FORGET_DEPTH);
+    // depth: of the trees of a call, their mean.
+    void reached(double depth) {
+        if (budget_.stops) budget_.depth += DEPTH_SHARE * (depth - budget_.depth);
     }
 
     // hoped: tokens that were to be accepted by the drafter's own probabilities.

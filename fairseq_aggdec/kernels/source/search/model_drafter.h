@@ -77,12 +77,12 @@ class ModelDrafter : public Drafter {
 
     // Drafts from so many slots of the first row, to be timed; nothing is learned. False as `draft`.
     bool rehearse(const Written& batch, int64_t slots) {
-        const double deepest = options_.budget->deepest;
+        const double depth = options_.budget->depth;
         rows_.assign(1, batch.rows.front()), room_.assign(1, slots);
         if (!read_slots(batch, slots)) return false;
         Draft forgotten;
         grow(batch, slots, forgotten);
-        options_.budget->deepest = deepest;
+        options_.budget->depth = depth;
         return true;
     }
 
@@ -139,7 +139,7 @@ class ModelDrafter : public Drafter {
                          plan_.costs(static_cast<int64_t>(batch.rows.size()), slots), plan_.trust(), tokens_.data(),
                          parents_.data(), chances_.data(), counts_.data()};
         must(aggdec_grow(options_.proposer, &call));
-        int64_t deepest = 0, read = 0;
+        int64_t depths = 0, read = 0;
         hoped_ = 0.0;
         for (const int64_t row : batch.rows) {
             const bool has = read < rows && rows_[read] == row;
@@ -147,16 +147,18 @@ class ModelDrafter : public Drafter {
             const int64_t* row_parents = parents_.data() + read * budget.nodes;
             draft.counts.push_back(count);
             depths_.assign(1, 0);
+            int64_t depth = 0;
             for (int64_t n = 0; n < count; ++n) {
                 draft.tokens.push_back(tokens_[read * budget.nodes + n]);
                 hoped_ += std::exp(chances_[read * budget.nodes + n]);
                 if (budget.branches) draft.parents.push_back(row_parents[n]);
                 depths_.push_back(depths_[row_parents[n]] + 1);
-                deepest = std::max(deepest, depths_.back());
+                depth = std::max(depth, depths_.back());
             }
+            depths += depth;
             read += has;
         }
-        plan_.reached(deepest);
+        if (rows) plan_.reached(static_cast<double>(depths) / static_cast<double>(rows));
     }
 
     std::vector<int64_t> tokens_, parents_, counts_, depths_;
