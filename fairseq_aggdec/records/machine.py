@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 import torch
 
+from fairseq_aggdec.kernels.switches import VARIABLE
 from fairseq_aggdec.startup.known_fairseq import DISTRIBUTIONS
 from fairseq_aggdec.version import __version__
 
@@ -59,12 +60,15 @@ def near(path: str) -> str:
 
 
 def _processor() -> str:
-    """Model name and the instructions for vectors and matrices that matter, as far as the system tells."""
+    """Model name and the instructions for vectors and matrices that matter, as far as the system tells; which kernels
+    were chosen, if any were."""
     fields, flags = _cpuinfo(), processor_flags()
     if not fields:
         return platform.processor() or platform.machine()
     vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
     vectors += ", AMX" if "amx_tile" in flags else ""
+    chosen = os.environ.get(VARIABLE)
+    vectors += f", {VARIABLE}={chosen}" if chosen else ""
     return f"{fields.get('model name', platform.machine())} ({vectors})"
 
 
