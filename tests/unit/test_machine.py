@@ -47,7 +47,10 @@ def test_the_description_says_what_was_used() -> None:
 )
 def test_instructions_are_named(flags: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_cpuinfo", lambda: {"model name": "Xeon", "flags": flags})
+    monkeypatch.delenv("FAIRSEQ_AGGDEC_KERNELS", raising=False)
     assert machine.describe()["processor"] == shown
+    monkeypatch.setenv("FAIRSEQ_AGGDEC_KERNELS", "plain")
+    assert machine.describe()["processor"] == f"{shown[:-1]}, FAIRSEQ_AGGDEC_KERNELS=plain)"
 
 
 def test_a_tree_with_changes_is_said_to_have_them() -> None:
