@@ -5,28 +5,34 @@
 #
 # What is not trained is left out. What is lossless is compared with stock --beam 1 of the same model, which is the model of
 # multi30k.sh or the verifier of gad_multi30k.sh (a system's name says so).
-# Environment: LIMIT (300 sentences; empty: all), BATCH_SIZES (1 32), HEADS (blockwise-both-8-PAIR/checkpoint_best.pt), OUTPUT
-# (docs/results/methods-multi30k), and what multi30k_common.sh lists.
+# Environment: LIMIT (300 sentences; empty: all), BATCH_SIZES (1 8 32), VERIFIER (verifier-PAIR/checkpoint_last.pt), DRAFTER
+# (drafter-PAIR/checkpoint_best.pt), HEADS (blockwise-both-8-PAIR/checkpoint_best.pt), INT8 (1: the rows of ours again in 8
+# bits; 0), OUTPUT (docs/results/methods-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
 
 LIMIT=${LIMIT-300}
-BATCH_SIZES=${BATCH_SIZES:-1 32}
-VERIFIER=$WORK/verifier-$PAIR/checkpoint_last.pt
-DRAFTER=$WORK/drafter-$PAIR/checkpoint_best.pt
+BATCH_SIZES=${BATCH_SIZES:-1 8 32}
+VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
+DRAFTER=${DRAFTER:-$WORK/drafter-$PAIR/checkpoint_best.pt}
 HEADS=${HEADS:-$WORK/blockwise-both-8-$PAIR/checkpoint_best.pt}
 TABLES=$WORK/lattice-distilled-$PAIR
 SCORER=$WORK/scorer-distilled-1-$PAIR/checkpoint_last.pt
 
-SYSTEMS=()
+INT8=${INT8:-1} SYSTEMS=()
 # row FILE NAME OPTIONS: a system that needs FILE.
-row() { if [ -e "$1" ]; then SYSTEMS+=(--system "$2=$3"); else say "$1 is not there: $2 is left out"; fi; }
+row() {
+    if [ ! -e "$1" ]; then say "$1 is not there: $2 is left out"; return; fi
+    SYSTEMS+=(--system "$2=$3")
+    case "$INT8/$3" in 0/* | */*"--decoding stock"*) ;; *) SYSTEMS+=(--system "$2, 8 bits=$3 --int8") ;; esac
+}
 
 row "$BASE" "fairseq beam 5" "--decoding stock --beam 5"
 row "$BASE" "fairseq beam 4" "--decoding stock --beam 4"
 row "$BASE" "fairseq beam 1" "--decoding stock --beam 1"
 row "$BASE" "ours, beam 5" "--decoding beam --beam 5"
+row "$BASE" "ours, beam 4" "--decoding beam --beam 4"
 row "$BASE" "ours, greedy" "--decoding greedy"
 row "$VERIFIER" "fairseq beam 1, verifier" "--decoding stock --beam 1 --path $VERIFIER"
 row "$VERIFIER" "ours, greedy, verifier" "--decoding greedy --path $VERIFIER"
@@ -42,7 +48,7 @@ for geometry in 2x1 2x2; do
     row "$model" "interleaved $geometry, beam 4" "--decoding interleaved --beam 4 --path $model"
 done
 row "$SCORER" "lattice, N = 64" "--decoding lattice --path $SCORER --lattice $TABLES"
-BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
+BASELINES=("fairseq beam 4" "fairseq beam 1" "ours, beam 4" "ours, greedy")
 in_bf16 "ours, greedy"
 # shellcheck disable=SC2086
 compare --beam 1 ${LIMIT:+--limit $LIMIT} --batch-sizes $BATCH_SIZES --title "The four papers on Multi30k $PAIR" \
