@@ -102,8 +102,9 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr[-2000:]
     assert "GAD, verifier is left out" in result.stderr
     found = json.loads((tmp_path / "methods.json").read_text())["results"]
-    assert {row["batch_size"] for row in found} == {1, 32}
-    assert [row["differ"] for row in found if row["system"] == "blockwise"] == [0, 0]
+    assert {row["batch_size"] for row in found} == {1, 8, 32}
+    assert [row["differ"] for row in found if row["system"] == "blockwise"] == [0, 0, 0]
+    assert {"ours, beam 4", "ours, greedy, 8 bits"} <= {row["system"] for row in found}
 
 
 def test_interleaved(made: Path, tmp_path: Path) -> None:
