@@ -14,7 +14,7 @@
 namespace {
 
 // Every call is made at least so often, then until the time is up: one that finds weights and memory cold, one that counts.
-constexpr int LEAST_TURNS = 2, MOST_TURNS = 20;
+constexpr int LEAST_TURNS = 2, MOST_TURNS = 20, WARMING_CALLS = 2;
 // Slots of drafts that are timed: two numbers, of which one is the most of usual drafts.
 constexpr int64_t FEW_SLOTS = 2, MANY_SLOTS = 8;
 
@@ -52,7 +52,7 @@ inline void read_and_say(const Reader* readers, const Reading& how, const Window
 }
 
 // Writes what calls cost, the least of several in seconds, in turns: of the models for the places that `price` has, and of
-// the drafter if the search has one that is a model. Its time is over after 5/4 how.seconds, but for a few turns.
+// the drafter if the search has one that is a model. Its time is over after how.seconds, but for a few turns.
 inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Reading& how, CallPrice& price) {
     const auto rows = static_cast<int64_t>(search.batch().tokens.size());
     const int64_t start = search.batch().tokens.front().front();
@@ -71,24 +71,19 @@ inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Rea
         f();
         return now(alone) - begin;
     };
-    const auto in_turns = [&](double seconds, const auto& f) {
-        double all = 0.0;
-        for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && all < seconds); ++turn) all += seconds_of(f);
-    };
-    double of_few = INFINITY, of_many = INFINITY;
+    double of_few = INFINITY, of_many = INFINITY, all = 0.0;
     std::fill_n(price.costs, price.count, INFINITY);
-    const auto time_window = [&](int64_t i) {
-        price.costs[i] = std::min(price.costs[i], seconds_of([&] { read_and_say(readers, how, windows[i]); }));
-    };
-    // One place by itself: a search without drafts reads the same weights again and again, and what fits into the cache
-    // stays there. Drafts push it out.
-    in_turns(how.seconds / 4.0, [&] { time_window(0); });
-    in_turns(how.seconds, [&] {
-        for (int64_t i = 1; i < price.count; ++i) time_window(i);
-        if (!drafter) return;
-        of_few = std::min(of_few, seconds_of([&] { drafter->rehearse(search.batch(), few); }));
-        of_many = std::min(of_many, seconds_of([&] { drafter->rehearse(search.batch(), most); }));
-    });
+    for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && all < how.seconds); ++turn)
+        all += seconds_of([&] {
+            // A search without drafts reads the same weights again and again: what fits into the cache stays there. Drafts
+            // push it out, and these calls bring it back.
+            for (int i = 0; i < WARMING_CALLS; ++i) read_and_say(readers, how, windows.front());
+            for (int64_t i = 0; i < price.count; ++i)
+                price.costs[i] = std::min(price.costs[i], seconds_of([&] { read_and_say(readers, how, windows[i]); }));
+            if (!drafter) return;
+            of_few = std::min(of_few, seconds_of([&] { drafter->rehearse(search.batch(), few); }));
+            of_many = std::min(of_many, seconds_of([&] { drafter->rehearse(search.batch(), most); }));
+        });
     // More places never cost less: what was disturbed is mended by the others.
     for (int64_t i = price.count - 1; i > 0; --i) price.costs[i - 1] = std::min(price.costs[i - 1], price.costs[i]);
     price.draft = price.slot = 0.0;
