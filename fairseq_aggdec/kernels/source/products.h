@@ -116,9 +116,9 @@ struct Turn {
 // for its share of the next panel: 1.2 to 1.6 times as fast at 8 to 40 rows. A tile alone asks a little ahead, across the
 // bounds of pages, which Intel's processors do not do by themselves (measured on Emerald Rapids): 1.4 times as fast where
 // weights come from memory, slower by 5 % where they come from L3, as those of models with few channels do. AMD's do, and
-// lose by it (Zen 4): 2 to 5 rows of a model of 512 channels or more take up to 1.6 times as long. One row alone gains nothing.
+// lose by it (Zen 4): 2 to 4 rows of a model of 512 channels take up to 1.5 times as long. One row alone gains nothing.
 // Narrow strips: each of several tiles asks for its share of the next strip, a tile alone some pages ahead. 3 to 12 rows
-// of a model of 512 channels are 1.2 to 1.9 times as fast as with requests into L1 (Zen 4).
+// of a model of 512 channels are 1.3 to 1.9 times as fast as with requests into L1 (Zen 4; not measured elsewhere).
 constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
@@ -199,7 +199,7 @@ template <int R, int TILE>
     for (int64_t g = 0; g < groups; ++g, weight += STRIP * 4) {
         Ints w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
-        // Some pages ahead: nobody else asks memory across their bounds.
+        // Some pages ahead, across their bounds.
         if (TILE == 1) __builtin_prefetch(weight + 2 * SOME_PAGES, 0, 2);
         for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);

@@ -29,13 +29,17 @@ from fairseq_aggdec.search.state import DecodeState
 
 logger = logging.getLogger(__name__)
 
-# Places of the windows that are timed, and about how long that may take, seconds. Six rows are multiplied together, a
-# seventh costs more.
+# Places of the windows that are timed, and about how long that may take for a small model, seconds. Six rows are
+# multiplied together, a seventh costs more.
 PLACES, TIME = (1, 4, 6, 8, 16), 0.02
 
 # Of this process: by the first model's weights, then by those of the others, the drafter and the threads.
 _Known = dict[tuple[Any, ...], CallPrice | None]
 _measured: WeakKeyDictionary[PackedDecoder, _Known] = WeakKeyDictionary()
+
+
+def elsewhere() -> None:
+    """Drafts that are not in the library; a function with a name, which copies of a generator can have."""
 
 
 class Prices:
@@ -51,7 +55,7 @@ class Prices:
         self,
         said: str = USUAL_PRICE,
         drafter: object = None,
-        drafts: Callable[[], InLibrary | None] = lambda: None,
+        drafts: Callable[[], InLibrary | None] = elsewhere,
     ):
         self.said, self.price = said, parse_price(said)
         self.drafter, self.drafts = drafter, drafts

@@ -139,7 +139,7 @@ class ModelDrafter : public Drafter {
                          plan_.costs(static_cast<int64_t>(batch.rows.size()), slots), plan_.trust(), tokens_.data(),
                          parents_.data(), chances_.data(), counts_.data()};
         must(aggdec_grow(options_.proposer, &call));
-        int64_t depths = 0, read = 0;
+        int64_t depths = 0, trees = 0, read = 0;
         hoped_ = 0.0;
         for (const int64_t row : batch.rows) {
             const bool has = read < rows && rows_[read] == row;
@@ -155,10 +155,12 @@ class ModelDrafter : public Drafter {
                 depths_.push_back(depths_[row_parents[n]] + 1);
                 depth = std::max(depth, depths_.back());
             }
-            depths += depth;
+            // A tree that fills its last slot may have gone on.
+            depths += depth + (depth == slots && slots < most_slots());
+            trees += count > 0;
             read += has;
         }
-        if (rows) plan_.reached(static_cast<double>(depths) / static_cast<double>(rows));
+        if (trees) plan_.reached(static_cast<double>(depths) / static_cast<double>(trees));
     }
 
     std::vector<int64_t> tokens_, parents_, counts_, depths_;

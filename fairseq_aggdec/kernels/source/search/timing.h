@@ -75,8 +75,8 @@ inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Rea
     std::fill_n(price.costs, price.count, INFINITY);
     for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && all < how.seconds); ++turn)
         all += seconds_of([&] {
-            // A search without drafts reads the same weights again and again: what fits into the cache stays there. Drafts
-            // push it out, and these calls bring it back.
+            // A search without drafts reads the same weights again and again: what fits into the cache stays there. Larger
+            // windows and drafts push it out, and these calls bring it back.
             for (int i = 0; i < WARMING_CALLS; ++i) read_and_say(readers, how, windows.front());
             for (int64_t i = 0; i < price.count; ++i)
                 price.costs[i] = std::min(price.costs[i], seconds_of([&] { read_and_say(readers, how, windows[i]); }));
