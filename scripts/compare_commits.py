@@ -229,7 +229,7 @@ def compared(cell: Cell, old: Worker, new: Worker, rounds: int) -> Row:
 
 
 def all_rows(cells: Sequence[Cell], old: Path, new: Path, rounds: int, pairs: int) -> list[Row]:
-    """Of so many pairs of processes, one pair after the other."""
+    """Compares all cells in several pairs of processes, one pair after the other; the fewest seconds of all count."""
     rows: list[Row] = []
     for _ in range(pairs):
         workers = Worker(old), Worker(new)

@@ -109,8 +109,8 @@ struct Turn {
     int64_t tile, count;
 };
 
-// What a tile asks memory for while it multiplies, into L2: L1 takes too few requests at a time. Behind the last weights it
-// asks for what is there, which is harmless.
+// A tile asks memory for later weights while it multiplies. They go into L2, because L1 takes too few requests at a time.
+// Behind the last weights it asks for whatever stands there, which is harmless.
 //
 // Strips as wide as a panel: a panel that several tiles share comes from L2 only if it is there already, so each tile asks
 // for its share of the next panel: 1.2 to 1.6 times as fast at 8 to 40 rows. A tile alone asks a little ahead, across the

@@ -67,7 +67,7 @@ struct Tile {
     float query[SLOTS][HELD], value[SLOTS][HELD];
     Read read[SLOTS];
 
-    // Of a thread of the tile. queries: (SLOTS, WIDEST); none: they are read where the attention has them.
+    // What one thread of the tile does. queries: (SLOTS, WIDEST); null: the attention's own queries are read.
     __device__ Tile(const Attention& attention, int row, int head, int first, int thread,
                     const float (*queries)[WIDEST] = nullptr)
         : p(attention),

@@ -343,7 +343,7 @@ __device__ inline void step_on(const BeamStep& p, const float* values, const Int
     const bool active = sums[0] > -INFINITY;
     Int unknown = 0;  // hypotheses for which the model gave no numbers
 #pragma unroll 1
-    for (int i = thread; i < size; i += threads) {  // once or twice, as all of these
+    for (int i = thread; i < size; i += threads) {  // at most two turns, as in the other loops here
         const int slot = i / each, at = i - slot * each;
         const double sum = sums[slot];
         float gain = -INFINITY;

@@ -123,7 +123,7 @@ template <typename Number>
 __device__ void EmbedSource::of(const Sources& p) {
     const unsigned length = (unsigned)p.length, row = blockIdx.x / length, column = blockIdx.x - row * length;
     const Int *tokens = p.tokens + row * p.length, token = tokens[column], place = blockIdx.x;
-    // Of the row: tokens up to this place, and 2^32 times as many as there are in all.
+    // The lower half counts the row's tokens up to this place, the upper half (times 2^32) all of them.
     Int counts = 0;
     for (unsigned i = threadIdx.x; i < length; i += blockDim.x) {
         if (tokens[i] != p.pad) counts += ((Int)1 << 32) + (i <= column);

@@ -59,7 +59,7 @@ constexpr int LANES = 32;  // threads of a warp
 
 __device__ inline void warp_meets() { __syncwarp(); }
 
-// What the lane has whose number differs from this lane's in these bits; words of 4 bytes. All lanes call it.
+// Reads the value of the lane whose number differs from this lane's in these bits: words of 4 bytes. All lanes call it.
 template <typename Value>
 __device__ inline Value of_lane(const Value& mine, int bits) {
     Value theirs;
