@@ -148,7 +148,12 @@ def sentences() -> list[str]:
         [differing(run, system) for run in (TRANSLATION, CORRECTION)]
         for system in (COLUMNS[4], COLUMNS[3])
     )
+    drafted = {
+        name: cell(name, "gad", 1, "x ours, greedy")
+        for name in ("gad-multi30k-amx.md", "gad-multi30k-avx2.md", "gad.md#gad-base-avx2")
+    }
     return [
+        *(f"[{gain} times](docs/results/{name})" for name, gain in drafted.items()),
         f"faster in [{now} of {cells} cells](docs/rivals.md#avx2)",
         f"[{lists:,} n-best lists](docs/results/equality.md)",
         f"of beam search {equal:,} are equal.",
