@@ -29,11 +29,7 @@ _clean: ContextVar[tuple[tuple[int, int], ...]] = ContextVar("clean", default=()
 def mappings(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[int, int]]:
     """Finds where files are mapped, if no number was changed there since; nowhere where the system is silent."""
     wanted = {os.path.realpath(path) for path in paths}
-    try:
-        said = MAPPINGS.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", said, flags=re.MULTILINE)[1:]:
+    for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", _said(MAPPINGS), flags=re.MULTILINE)[1:]:
         first, *rest = entry.split("\n")
         where, _, _, _, _, *path = first.split(maxsplit=5)
         if wanted.isdisjoint(path):
@@ -41,6 +37,14 @@ def mappings(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[int, int
         if any(re.match(r"Anonymous: +0 kB", one) for one in rest):
             begin, end = (int(one, 16) for one in where.split("-"))
             yield begin, end
+
+
+def _said(path: Path) -> str:
+    """What the system writes there about this process; nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 @contextmanager
@@ -101,7 +105,7 @@ class Untouched:
         if not _can_scan():
             return
         places = sorted((x.data_ptr(), x.nbytes, number) for number, x in enumerate(tensors))
-        for found in PRIVATE.findall(PLACES.read_text(encoding="utf-8", errors="replace")):
+        for found in PRIVATE.findall(_said(PLACES)):
             begin, end = (int(one, 16) for one in found)
             within = places[bisect_left(places, (begin,)) : bisect_left(places, (end,))]
             inside = {number for at, size, number in within if size and at + size <= end}

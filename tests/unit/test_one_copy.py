@@ -168,6 +168,20 @@ def test_a_small_file_may_be_saved_to_while_its_model_lives(
     assert all(torch.equal(state["model"][name], x) for name, x in before.items())
 
 
+@pytest.mark.parametrize("missing", ["MAPPINGS", "PLACES"])
+def test_a_system_that_does_not_tell_where_files_are_mapped(
+    missing: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"decoding": "greedy", "max_len_b": 8, "min_len": 8}
+    line = " ".join(make_dictionary().symbols[4:10])
+    before = from_pretrained(folder / "model.pt", folder, **given).translate([line])
+    monkeypatch.setattr(mapped, missing, tmp_path / "missing")
+    if missing == "PLACES":
+        monkeypatch.setattr(mapped, "_can_scan", lambda: True)
+    assert not mapped.Untouched([torch.zeros(9)]).written()
+    assert from_pretrained(folder / "model.pt", folder, **given).translate([line]) == before
+
+
 def test_a_write_in_a_forked_process_is_seen(tmp_path: Path) -> None:
     path = str(tmp_path / "x.pt")
     torch.save(torch.arange(2**16), path)
