@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -57,6 +58,17 @@ def test_structs_have_the_words_of_their_schemas() -> None:
     library = ctypes.CDLL(str(build()))
     for name, signature in SIGNATURES.items():
         assert getattr(library, f"words_of_{name}")() == len(signature.parameters), name
+
+
+def test_structs_have_the_names_of_their_schemas() -> None:
+    folder = Path(operators.__file__).parent / "source"
+    source = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.cu"))
+    source = re.sub(r"//.*", "", source)
+    bodies = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", source, re.DOTALL | re.MULTILINE))
+    structs = dict(re.findall(r"__global__ [^{;]*?(\w+)\(const (\w+) p\)", source))
+    for name, signature in SIGNATURES.items():
+        names = re.findall(r"(\w+)[,;]", bodies[structs[name]])
+        assert names == [known for known, _ in signature.parameters], name
 
 
 def odd(*shape: int, dtype: torch.dtype = torch.half) -> Tensor:

@@ -50,7 +50,7 @@ struct SlotWindow {
     Int *window_tokens, *places, *seen;  // (R, columns) each
     unsigned char* masked;               // (R, columns)
     Int* picked;                         // (R, size), among all columns
-    Int* end;                            // (R,), the last token of each row
+    Int* last;                           // (R,), the last token of each row
 };
 
 // Read before the wait: nothing.
@@ -60,18 +60,18 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindo
     const Int* numbers = p.numbers + owner * COLUMNS;
     const Int base = numbers[ENDED] ? 0 : numbers[POSITION];
     const Int start = p.causal ? least(numbers[BEFORE], base) : 0;
-    const Int prefix = base + p.shift - start, last = prefix + p.masks - 1;
-    const Int block = p.causal ? last + 1 - p.size : 0;  // from here on all is seen
+    const Int prefix = base + p.shift - start, furthest = prefix + p.masks - 1;
+    const Int block = p.causal ? furthest + 1 - p.size : 0;  // from here on all is seen
     for (Int i = threadIdx.x; i < p.columns; i += blockDim.x) {
-        const Int used = least(i, last), place = start + used;
+        const Int used = least(i, furthest), place = start + used;
         const bool masked = used >= prefix;
         p.window_tokens[first + i] = masked ? p.pad : p.tokens[owner * p.room + place + 1 - p.shift];
         p.places[first + i] = place;
-        p.seen[first + i] = used >= block ? start + least(p.columns - 1, last) : place;
+        p.seen[first + i] = used >= block ? start + least(p.columns - 1, furthest) : place;
         p.masked[first + i] = masked;
     }
-    for (Int i = threadIdx.x; i < p.size; i += blockDim.x) p.picked[row * p.size + i] = first + last + 1 - p.size + i;
-    if (threadIdx.x == 0) p.end[row] = p.tokens[owner * p.room + base];
+    for (Int i = threadIdx.x; i < p.size; i += blockDim.x) p.picked[row * p.size + i] = first + furthest + 1 - p.size + i;
+    if (threadIdx.x == 0) p.last[row] = p.tokens[owner * p.room + base];
 }
 
 // A block for each row.
