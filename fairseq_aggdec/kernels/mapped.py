@@ -40,7 +40,7 @@ def mappings(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[int, int
 
 
 def _said(path: Path) -> str:
-    """What the system writes there about this process; nothing where it cannot be read."""
+    """Reads a file of the system; nothing where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
