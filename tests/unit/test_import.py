@@ -60,6 +60,17 @@ def test_alone_it_is_light() -> None:
     )
 
 
+def test_frozen_objects_are_counted_once_for_all_nested_imports() -> None:
+    """There may be many, and some hundred modules are imported."""
+    run(
+        "import gc\n"
+        "asked, count = [], gc.get_freeze_count\n"
+        "gc.get_freeze_count = lambda: asked.append(1) or count()\n"
+        "import fairseq_aggdec, fairseq.tasks\n"
+        "assert len(asked) == 1, len(asked)"
+    )
+
+
 def test_what_runs_here_begins_without_fairseq() -> None:
     run("import sys; assert not [name for name in sys.modules if name.startswith('fairseq')]")
 
