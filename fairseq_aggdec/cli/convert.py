@@ -70,12 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = convert(folder, args.output, args.source_lang, args.target_lang)
     if args.int8:
         pack(made.output / "model.pt", made.output, made.output / "int8", "int8")
-        print(f"packed in 8 bits, for aggdec serve and Python:\n  {made.output / 'int8'}")
     for note in made.notes:
         print(note)
     for name, command in commands(made).items():
         print(f"{name}:\n  {command}")
     model, data = (shlex.quote(str(one)) for one in (made.output / "model.pt", made.output))
     print(f"a service, and a page for a browser:\n  aggdec serve {model} {data}")
+    if args.int8:
+        packed = shlex.quote(str(made.output / "int8"))
+        print(f"the service in 8 bits, from packed weights:\n  aggdec serve {packed}")
     arguments = f"{str(made.output / 'model.pt')!r}, {str(made.output)!r}"
     print(f"Python:\n  fairseq_aggdec.from_pretrained({arguments}).translate([...])")

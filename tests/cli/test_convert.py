@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from fairseq_aggdec import from_pretrained
 from fairseq_aggdec.cli import main, refusals
+from fairseq_aggdec.cli.parsers import parsed
+from fairseq_aggdec.kernels.library import kernels
 from tests import hugging_face_folders as folders
 from tests import warm
 
@@ -35,7 +39,7 @@ def generated(model: Any, tokenizer: Any, forced: int | None) -> list[list[int]]
 
 
 def converted(
-    kind: str, seed: int, folder: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, seed: int, folder: Path, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[Any, Any, dict[str, str]]:
     """A model, its tokenizer and the printed commands by their names."""
     model, tokenizer = folders.make(kind, folder / "hf", seed)
@@ -43,7 +47,7 @@ def converted(
     (folder / "hf" / "generation_config.json").write_text(json.dumps(search))
     languages = zip(("--source-lang", "--target-lang"), folders.PAIRS.get(kind, ()), strict=False)
     options = [word for pair in languages for word in pair]
-    assert main.run_tool("convert", [str(folder / "hf"), str(folder / "out"), *options]) == 0
+    assert main.run_tool("convert", [str(folder / "hf"), str(folder / "out"), *options, *more]) == 0
     shown = capsys.readouterr().out
     assert ("swish" in shown) == (kind == "marian")
     return model, tokenizer, dict(re.findall(r"^(.*):\n  (.*)$", shown, re.MULTILINE))
@@ -109,6 +113,15 @@ def test_the_printed_hub_of_bart(tmp_path: Path, capsys: pytest.CaptureFixture[s
     expected = [tokenizer.convert_ids_to_tokens(row) for row in generated(model, tokenizer, 0)]
     texts = [tokenizer.convert_tokens_to_string(row) for row in expected]
     assert output(commands["stock fairseq's hub"]) == "\n".join(texts) + "\n"
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+def test_the_printed_service_in_8_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, commands = converted("bart", 4, tmp_path, capsys, "--int8")
+    command = shlex.split(commands["the service in 8 bits, from packed weights"])
+    args = parsed("serve", command[2:])
+    assert command[:2] == ["aggdec", "serve"] and args.data is None
+    assert len(from_pretrained(args.model).translate(folders.LINES)) == len(folders.LINES)
 
 
 def test_a_refusal_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
