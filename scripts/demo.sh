@@ -39,6 +39,8 @@ aggdec() {
     "$PYTHON" -m fairseq_aggdec.cli.main "$tool" "$DATA" --dataset-impl raw --source-lang src --target-lang tgt \
         --path "$SHIPPED/checkpoint.pt" --post-process sentencepiece --cpu --limit "${LIMIT:-200}" "$@"
 }
-aggdec bench --systems beam5 search5 beam1 greedy iad --batch-sizes 1 --baselines beam5 beam1 --threads 1
+# Sentences of error correction are tokens, which sacreBLEU warns of: F0.5 against both annotators is their measure.
+aggdec bench --systems beam5 search5 beam1 greedy iad --batch-sizes 1 --baselines beam5 beam1 --threads 1 \
+    --gec "$SHIPPED"/sample.{src,tgt,tgt2}
 printf '\nHow IAD decoded three of them, a line per call of the decoder:\n'
 aggdec trace --decoding iad --beam 1 --report "${REPORT:-report.html}"

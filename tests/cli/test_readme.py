@@ -120,4 +120,5 @@ def test_the_demo_runs(tmp_path: Path) -> None:
         command, cwd=ROOT, env=variables | settings, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    assert "F0.5" in done.stdout and "BLEU" not in done.stdout
     assert done.stdout.count("0 of 4") == 3 and page.stat().st_size > 1000
