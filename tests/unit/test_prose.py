@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 MEAN, LONGEST = 18, 40  # words of a sentence
 LINES = 250
+COLUMNS = 120
 LONG = {"options.md", "papers.md"}  # tables of everything
 
 
@@ -51,3 +52,10 @@ def test_sentences_are_short(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PAGES.keys() - LONG))
 def test_pages_are_short(name: str) -> None:
     assert len(PAGES[name].read_text(encoding="utf-8").splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_lines_of_text_are_short(name: str) -> None:
+    text = re.sub(r"```.*?```", "", PAGES[name].read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "!["))]
+    assert [line for line in lines if len(line) > COLUMNS] == []

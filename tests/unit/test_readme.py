@@ -349,7 +349,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_architecture_is_short_and_names_every_room() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert len(page.splitlines()) <= 60
+    assert len(page.splitlines()) <= 65
     rooms = {path.parent for path in (ROOT / "fairseq_aggdec").rglob("*.py")}
     for room in rooms - {ROOT / "fairseq_aggdec"}:
         assert f"`{room.relative_to(ROOT / 'fairseq_aggdec')}/`" in page
