@@ -52,9 +52,11 @@ def check(args: Namespace, entries: Sequence[Entry], arguments: Sequence[str] = 
     """Refuses what cannot be measured or written, before anything is loaded; ``arguments`` are of all systems."""
     for entry in entries:
         check_stock(entry, arguments)
-    results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
+    results.check_counts(args, "limit", "repeats", "batch_sizes", "threads", "by_length")
     results.check_place("--output", args.output, ".json", ".md")
     _check_names(args, entries)
+    if args.by_length and 1 not in args.batch_sizes:
+        raise SystemExit("error: --by-length needs batch size 1: larger batches mix lengths")
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")
 

@@ -7,6 +7,7 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.bench import lengths
 from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.bench.timing import Measurement, System, different
 from fairseq_aggdec.records.results import cell
@@ -32,6 +33,7 @@ class Line:
         parts: share of the time by module (Ge et al., Table 15), warm-up included; empty for stock. On a GPU it is
             measured apart, and every module is waited for.
         by_slot: share of the iterations in which the first, second, ... drafted token was accepted.
+        by_length: speed by source length, shortest first; empty for batches of several sentences.
     """
 
     system: str
@@ -49,6 +51,7 @@ class Line:
     quality: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     by_slot: list[float] = field(default_factory=list)
+    by_length: list[lengths.Span] = field(default_factory=list)
 
     @property
     def milliseconds(self) -> float:
@@ -105,6 +108,21 @@ def differing(
     oracles = [s for s in systems if s.stock and (s.models, s.beam) == (system.models, system.beam)]
     oracles.sort(key=lambda oracle: oracle.precision != system.precision)
     return different(by_name[system.name], by_name[oracles[0].name]) if oracles else None
+
+
+def add_lengths(
+    rows: Sequence[Line],
+    measured: Sequence[Measurement],
+    batches: Sequence[dict[str, Any]],
+    count: int,
+) -> None:
+    """Adds to the lines of a run with batches of one sentence the speed in ``count`` bins of source length."""
+    by_name, tokens = {one.name: one for one in measured}, lengths.source_tokens(batches)
+    for row in rows:
+        row.by_length = [
+            lengths.span(by_name, row.system, list(row.speedup), tokens, indices)
+            for indices in lengths.bins(tokens, count)
+        ]
 
 
 def time_modules_apart(
@@ -195,6 +213,7 @@ def markdown(rows: Sequence[Line], quality: str = "BLEU") -> str:
             cells = [cell(label(row.system)), *(of(row) or "" for of in used.values())]
             parts.append("| " + " | ".join(cells) + " |")
         parts += ["", *_slots([row for row in some if row.by_slot])]
+        parts += lengths.markdown({row.system: row.by_length for row in some if row.by_length})
     return "\n".join(parts)
 
 

@@ -138,6 +138,8 @@ class Bench:
                 system.steps = before
         baselines = table.BASELINES if self.args.baselines is None else self.args.baselines
         table_lines = table.lines(running, measured, size, threads, baselines)
+        if size == 1 and self.args.by_length:
+            table.add_lengths(table_lines, measured, batches, self.args.by_length)
         for line, one in zip(table_lines, measured, strict=True):
             line.quality = self.quality(one)
             self.agreement.add(one.name, size, one.outputs, line.quality)

@@ -136,6 +136,8 @@ def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
         (["--systems", "foo"], "--systems foo: there is no such system"),
         (["--system", "a=--beam 1", "--distribution", "b"], "--distribution b"),
         (["--system", "a=--beam 1", "--distribution", "a"], "needs --baselines"),
+        (["--by-length", "0"], "--by-length 0: it must be at least 1"),
+        (["--by-length", "3", "--batch-sizes", "8"], "--by-length needs batch size 1"),
         (["--system", "a b=--beam 1", "--system", "a/b=", "--hypotheses", "x"], "the same file"),
     ],
 )

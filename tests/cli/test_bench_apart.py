@@ -47,6 +47,7 @@ def test_systems_in_processes_of_their_own(
     """
     output = tmp_path / "rivals"
     asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4", "--apart"]
+    asked += ["--by-length", "2"]
     monkeypatch.setattr("sys.argv", ["aggdec"])
     assert main.run_tool("bench", [*arguments, *asked, "--output", str(output)]) == 0
     told = capfd.readouterr().err.splitlines()
@@ -58,9 +59,15 @@ def test_systems_in_processes_of_their_own(
     assert all(row["seconds"] > 0 and row["sentences"] == 5 for row in rows.values())
     assert rows["beam1", 4]["quality"] == rows["beam1", 1]["quality"]
     assert rows["iad-int8", 1]["mean_accepted"] >= 1
+    for name in ("beam1", "iad-int8"):
+        spans = rows[name, 1]["by_length"]
+        assert [(span["shortest"], span["longest"]) for span in spans] == [(4, 5), (6, 8)]
+        assert sum(s["seconds"] for s in spans) == pytest.approx(rows[name, 1]["seconds"])
+        assert rows[name, 4]["by_length"] == []
     assert record["absent"] == {"blockwise": "it needs --heads"}
     page = output.with_suffix(".md").read_text()
     assert page.count("| ours, IAD, --int8 |") == 2 and "| BLEU |" in page
+    assert page.count("| ms / sentence, by source length | 4 to 5 | 6 to 8 |") == 1
     assert "Not measured: ours, blockwise: it needs --heads." in page
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.api.session import spread
-from fairseq_aggdec.bench import table, timing
+from fairseq_aggdec.bench import lengths, table, timing
 from fairseq_aggdec.bench.agreement import Agreement
 from fairseq_aggdec.bench.timing import Measurement, System
 from fairseq_aggdec.search.counters import Counters
@@ -106,6 +106,38 @@ def test_ratios_and_equality_stand_beside_the_speed() -> None:
         "| ours, IAD | 5.00 | 1000.0 | 1000.0 | 1000.0 | 1.0 | 2 | 6.00 | 3.00 | 2.00 | 1 of 2 |"
         in shown
     )
+
+
+def test_speed_by_source_length() -> None:
+    """Of sentences in any order; lengths are without ``</s>``, and the tables are below those of the batch."""
+    outputs = {sentence: [5, 2] for sentence in range(4)}
+    measured = [
+        Measurement("beam1", [1.0, 2.0, 3.0, 6.0], outputs),
+        Measurement("greedy", [0.5, 1.0, 1.0, 1.5], outputs),
+    ]
+    samples = [{"net_input": {"src_lengths": torch.tensor([size])}} for size in (8, 4, 6, 10)]
+    systems = [System("beam1", list, stock=True), System("greedy", list)]
+    lines = table.lines(systems, measured, 1, 1, ["beam1"])
+    table.add_lengths(lines, measured, samples, 2)
+    assert lines[1].by_length == [
+        lengths.Span(3, 5, 2, 2.0, {"beam1": 2.5}),
+        lengths.Span(7, 9, 2, 2.0, {"beam1": 3.5}),
+    ]
+    shown = table.markdown(lines).splitlines()
+    assert "By source length, in tokens without `</s>`; sentences: 2, 2" in shown
+    place = shown.index("| x fairseq beam 1, by source length | 3 to 5 | 7 to 9 |")
+    assert shown[place + 1 : place + 4] == [
+        "|---|---|---|",
+        "| fairseq beam 1 | 1.00 | 1.00 |",
+        "| ours, greedy | 2.50 | 3.50 |",
+    ]
+    assert "| ours, greedy | 1000.0 | 1000.0 |" in shown[:place]
+
+
+def test_bins_are_of_about_equal_size_and_share_no_length() -> None:
+    assert lengths.bins([5, 1, 4, 2, 3, 9, 7], 3) == [[1, 3], [4, 2, 0], [6, 5]]
+    assert lengths.bins([2, 1], 5) == [[1], [0]]
+    assert lengths.bins([4, 4, 4, 4, 9, 4], 3) == [[0, 1, 2, 3, 5], [4]]
 
 
 def test_the_same_outputs_have_one_quality() -> None:

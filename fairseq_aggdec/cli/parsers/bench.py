@@ -13,6 +13,8 @@ all) or systems: beam5, beam1 (stock), search5 (ours with beam 5), greedy, iad, 
 systems in turn on the same batches. Other engines get processes of their own, bound to the same cores, and so do all
 systems of a run with one of them, or with --apart.
 
+    --by-length 4         below each table of batch 1: speed in 4 bins of about as many sentences, by tokens of the
+                          source without </s>; larger batches mix lengths and have no such table
     --hypotheses FOLDER   what each system wrote, for other scorers: a file NAME.txt in the order of the set
     --memory              instead: peak memory of each system, in a process of its own
 """
@@ -34,6 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--heads", metavar="FILE", help="checkpoint with block heads on the same model")
     add("--gec", type=Path, nargs="+", metavar="FILE", help="F0.5: source, corrections, ...")
     add("--distribution", metavar="NAME", help="system whose speed-up of each sentence is written")
+    add("--by-length", type=int, metavar="N")
     add("--hypotheses", type=Path, metavar="FOLDER")
     add("--title", help="heading of the result")
     add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md")
