@@ -58,8 +58,10 @@ def test_tables_and_plots(trained: Trained, writers: dict[str, Path], tmp_path: 
 
     # Bins share the sentences, shortest first.
     bins = [row for row in length if row["system"] == "IB"]
-    assert [row["sentences"] for row in bins] == [4, 4, 4]
-    assert all(a["longest"] <= b["shortest"] for a, b in itertools.pairwise(bins))
+    assert 2 <= len(bins) <= 3 and sum(row["sentences"] for row in bins) == 12
+    assert all(a["longest"] < b["shortest"] for a, b in itertools.pairwise(bins))
+    timed = [row["seconds"] for row in length if row["system"] == "IB"]
+    assert sum(timed) == pytest.approx(cells[2, 1, "IB"]["seconds"])
 
     points = {row["system"]: row for row in words}
     assert list(points) == [stock, engine, "IB", "SA", "IB, dedup", "SA, dedup"]
@@ -94,9 +96,3 @@ def test_refusals(
     filled = [option.format(writers["1"]) for option in options]
     with pytest.raises(SystemExit, match=message):
         run(trained, *filled, "--output", str(tmp_path / "never"))
-
-
-def test_bins_are_of_like_size_and_sorted() -> None:
-    bins = script("scripts.recipes.interleaved.figures").source_bins([5, 1, 4, 2, 3, 9, 7], 3)
-    assert bins == [[1, 3], [4, 2], [0, 6, 5]]
-    assert script("scripts.recipes.interleaved.figures").source_bins([2, 1], 5) == [[1], [0]]

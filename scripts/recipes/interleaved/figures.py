@@ -11,11 +11,10 @@ and --variant dedup=N adds rows with repeated n-grams written once to Figure 4. 
 """
 
 import argparse
-import itertools
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import lengths
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.methods.options.reading import joined, read_settings, read_variants
@@ -133,37 +133,21 @@ def steps_of(measured: Measurement) -> float:
     return measured.tokens / (measured.mean_accepted or 1) / len(measured.outputs)
 
 
-def source_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Indices of the lengths, shortest first, in at most ``count`` parts of like size."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    count = min(count, len(order))
-    edges = [i * len(order) // count for i in range(count + 1)]
-    return [order[start:end] for start, end in itertools.pairwise(edges)]
-
-
 def by_length(
     models: Sequence[Model], found: Mapping[str, Measurement], count: int, limit: int | None
 ) -> list[Row]:
     """Figure 3, from sentences that were decoded one at a time; lengths are in tokens without ``</s>``."""
     session = models[0].session
     sentences = session.sentences(limit)
-    lengths = [len(session.dataset[sentence]["source"]) - 1 for sentence in sentences]
+    tokens = [len(session.dataset[sentence]["source"]) - 1 for sentence in sentences]
     rows: list[Row] = []
-    for part in source_bins(lengths, count):
-        totals = {name: sum(m.seconds[i] for i in part) for name, m in found.items()}
-        shortest, longest = lengths[part[0]], lengths[part[-1]]
+    for part in lengths.bins(tokens, count):
         for model in models:
+            span = lengths.span(found, model.name, BASELINES, tokens, part)
             outputs = {sentences[i]: found[model.name].outputs[sentences[i]] for i in part}
+            quality = bleu(model.session, outputs)[0]
             rows.append(
-                {
-                    "system": model.name,
-                    "shortest": shortest,
-                    "longest": longest,
-                    "tokens": f"{shortest} to {longest}",
-                    "sentences": len(part),
-                    "bleu": bleu(model.session, outputs)[0],
-                    "speedup": over(totals, model.name),
-                }
+                {"system": model.name, "tokens": span.tokens, **asdict(span), "bleu": quality}
             )
     return rows
 
@@ -280,8 +264,8 @@ def main(arguments: Sequence[str]) -> None:
         if (width, size) != (beam, 1):
             cells += timed(models, width, size, limit, repeats)[1]
     cells.sort(key=lambda cell: (cell["beam"], cell["batch_size"]))
-    lengths, words = by_length(models, found, args.bins, limit), by_words(everybody, found)
-    results = {"batch": cells, "length": lengths, "words": words}
+    by_tokens, words = by_length(models, found, args.bins, limit), by_words(everybody, found)
+    results = {"batch": cells, "length": by_tokens, "words": words}
     text = markdown(results)
     command = machine.command("scripts.recipes.interleaved.figures", arguments)
     signature = bleu(models[0].session, found[STOCK].outputs)[1]
