@@ -117,8 +117,8 @@ struct Turn {
 // bounds of pages, which Intel's processors do not do by themselves (measured on Emerald Rapids): 1.4 times as fast where
 // weights come from memory, slower by 5 % where they come from L3, as those of models with few channels do. AMD's do, and
 // lose by it (Zen 4): 2 to 4 rows of a model of 512 channels take up to 1.5 times as long. One row alone gains nothing.
-// Narrow strips: each of several tiles asks for its share of the next strip, a tile alone some pages ahead. 3 to 12 rows
-// of a model of 512 channels are 1.3 to 1.9 times as fast as with requests into L1 (Zen 4; not measured elsewhere).
+// Narrow strips: each of several tiles asks for its share of the next strip, a tile alone some pages ahead. 7 to 12 rows
+// of a model of 512 channels are 1.3 to 1.8 times as fast as with requests into L1 (Zen 4). Fewer rows in fp32: see below.
 constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
@@ -177,6 +177,58 @@ template <int R, int TILE>
             finish(out, row + r, column, static_cast<int>(p.outputs - column), a[r][t]);
         }
 }
+
+#if defined(AGGDEC_AVX2)
+
+// Steps of a strip that are multiplied before those of the next strip.
+constexpr int64_t ROUND = 64;
+
+// A few rows through some steps of a strip, added to their sums. The steps ask for the next lines of all four strips, one
+// after the other; `apart` numbers lie between strips.
+template <int R>
+[[gnu::noinline]] void some_steps(const float* weight, const float* x, int64_t inputs, int64_t steps, const float* next,
+                                  int64_t apart, float* sums) {
+    constexpr int STRIPS = PANEL / LANES;
+    Floats a[R];
+    for (int r = 0; r < R; ++r) a[r] = load(sums + r * LANES);
+    const auto step = [&](int64_t k) {
+        const Floats w = load(weight + k * LANES);
+        for (int r = 0; r < R; ++r) a[r] = multiply_add(same(x[r * inputs + k]), w, a[r]);
+    };
+    int64_t k = 0;
+    for (; k + STRIPS <= steps; k += STRIPS, next += LANES)
+#pragma GCC unroll 4
+        for (int strip = 0; strip < STRIPS; ++strip) {
+            __builtin_prefetch(next + strip * apart, 0, 2);
+            step(k + strip);
+        }
+    for (; k < steps; ++k) step(k);
+    for (int r = 0; r < R; ++r) store(sums + r * LANES, a[r]);
+}
+
+// A few rows of a panel in fp32, whose strips take turns after some steps. One core gets more from memory where it reads
+// several strips at a time, 20e9 bytes a second and not 14e9 (Zen 3, weights that no cache holds): 3 to 6 rows of a model of
+// 512 channels take 1.2 times as long as one row, and 1.5 times strip by strip.
+template <int R>
+void panel_in_rounds(const Product& p, int64_t panel, const float* x, const Output& out) {
+    constexpr int STRIPS = PANEL / LANES;
+    const int64_t steps = p.inputs, apart = steps * LANES;
+    const float* weight = static_cast<const float*>(p.weight) + first_weight(panel, 0, steps, 1);
+    alignas(LINE) float sums[STRIPS][R * LANES] = {};
+    for (int64_t begin = 0; begin < steps; begin += ROUND) {
+        const int64_t count = std::min(ROUND, steps - begin), later = begin + ROUND;
+        const float* next = weight + (later < steps ? later * LANES : STRIPS * apart);
+        for (int strip = 0; strip < STRIPS; ++strip, next += ROUND / STRIPS * LANES)
+            some_steps<R>(weight + strip * apart + begin * LANES, x + begin, steps, count, next, apart, sums[strip]);
+    }
+    for (int r = 0; r < R; ++r)
+        for (int strip = 0; strip < STRIPS; ++strip) {
+            const int64_t column = panel * PANEL + strip * LANES;
+            finish(out, r, column, static_cast<int>(p.outputs - column), load(&sums[strip][r * LANES]));
+        }
+}
+
+#endif
 
 // Ends the exact sums of 16 outputs from `column` on in one row.
 inline void finish(const Product& p, const Levels& x, const Output& out, int64_t row, int64_t column, Ints raw_sums) {
@@ -416,6 +468,12 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     if (p.bf16) return product_bf16(p, x, rows, threads, out);
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
+#if defined(AGGDEC_AVX2)
+            if (rows > 2 && rows <= ROWS)
+                return with<ROWS>(rows, [&](auto size) {
+                    for (int64_t panel = begin; panel < end; ++panel) panel_in_rounds<size()>(p, panel, x, out);
+                });
+#endif
             by_panels<FP32>(begin, end, rows, p.inputs * 4,
                             [&](auto size, auto wide, auto panel, auto row, int part, Turn turn) {
                                 tile_fp32<size(), wide()>(p, panel, part, x, row, turn, out);
