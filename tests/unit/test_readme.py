@@ -150,7 +150,7 @@ def sentences() -> list[str]:
     )
     drafted = {
         name: cell(name, "gad", 1, "x ours, greedy")
-        for name in ("gad-multi30k-amx.md", "gad-multi30k-avx2.md", "gad.md#gad-base-avx2")
+        for name in ("gad-multi30k-amx.md", "gad.md#gad-zen3", "gad.md#gad-base-zen3")
     }
     return [
         *(f"[{gain} times](docs/results/{name})" for name, gain in drafted.items()),
