@@ -55,7 +55,8 @@ def label(record: Record, shown: str = "", **context: object) -> Label:
 
 def origin(record: Record) -> list[str]:
     """Model, data set and precision of a result, as far as its command names them."""
-    words = shlex.split(str(record["command"]))[2:]
+    words = shlex.split(str(record["command"]))
+    words = words[3 if words[1] == "-m" else 2 :]  # python -m MODULE DATA, aggdec TOOL DATA
     given = dict(itertools.pairwise(words))
     found = []
     if "--path" in given:

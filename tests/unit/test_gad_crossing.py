@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_aggdec.budget.price import CallPrice
 from scripts.recipes.gad.crossing import Sentence, crossing, parts, promised
+from scripts.recipes.paper_plots import origin
 
 PRICE = CallPrice(((1.0, 2.0), (4.0, 5.0), (16.0, 29.0)), draft=0.5, slot=0.25)
 SENTENCE = Sentence(words=20.0, encoder=4.0, drafter=1.0)
@@ -33,3 +34,9 @@ def test_parts_have_sums_and_not_means() -> None:
     slow, fast = (10, 10, 1.0, 2.0), (10, 2, 3.0, 1.0)
     assert parts([fast, slow], 2) == [(1.0, 0.5), (5.0, 3.0)]
     assert parts([fast, slow], 1) == [(20 / 12, 4.0 / 3.0)]
+
+
+@pytest.mark.parametrize("tool", ["aggdec bench", "python -m scripts.recipes.gad.crossing"])
+def test_a_plot_names_the_set_and_not_the_tool(tool: str) -> None:
+    record = {"command": f"{tool} work/data --path work/model.pt", "title": ""}
+    assert origin(record) == ["model work/model.pt", "test set of work/data"]
