@@ -67,8 +67,9 @@ class Prices:
         a job then weigh alike.
         """
         said = self.said_of(verifier, state) if state.exact else None
-        usual = usual_price(self._key(verifier, state), verifier.precision.int8)
-        return usual if said is None else said
+        if said is not None:
+            return said
+        return usual_price(self._key(verifier, state), verifier.precision.int8)
 
     def said_of(self, verifier: Verifier, state: DecodeState) -> CallPrice | None:
         """The price as it was given or measured; None: neither was asked for, or it cannot be measured."""
