@@ -158,7 +158,7 @@ def markdown(found: dict[str, Any], limit: float) -> str:
         for part in ("layers", "vocabulary"):
             needed = [2e3 * cost[f"of_{part}"] / limit for cost in of["costs"]]
             rows.append((f"multiply-adds of {part} at that rate", *(f"{us:.0f}" for us in needed)))
-        heads = [name, *(f"{cost['slots']} slots" for cost in of["costs"])]
+        heads = [name, *(machine.count(cost["slots"], "slots") for cost in of["costs"])]
         shown.append(
             f"**{name}**: a step of greedy search {of['step']:.0f}, the encoder {of['encoder']:.0f} a sentence, the "
             f"drafter's part of the source {of['source']:.0f}; `--call-price {of['price']}`\n\n"
