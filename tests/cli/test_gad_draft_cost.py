@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.budget.price import parse_price
 from scripts.recipes.gad import draft_cost
 from tests.cli.commands import Trained
 from tests.cli.test_gad import train_drafter
@@ -27,8 +28,13 @@ def test_the_parts_of_a_draft_are_its_whole(
     assert capsys.readouterr().out.count("| whole draft |") == 2
     found = json.loads(output.with_suffix(".json").read_text())["results"]
     for of in found.values():
+        price = parse_price(of["price"])
+        assert price is not None and of["source"] > 0
+        assert of["step"] == pytest.approx(1e3 * price.call(1), rel=1e-3)
         assert [cost["slots"] for cost in of["costs"]] == [1, 2, 4]  # of a block of 4
         for cost in of["costs"]:
-            parts = cost["layers"] + cost["vocabulary"] + cost["tree"]
-            assert parts == pytest.approx(cost["whole"])
-            assert cost["of_layers"] > 0 and cost["of_vocabulary"] > 0
+            whole = 1e3 * (price.draft + cost["slots"] * price.slot)
+            assert cost["whole"] == pytest.approx(whole, rel=1e-2)
+            assert cost["vocabulary"] > 0
+            layer = 32 * (6 * 32 + 2 * 64)
+            assert cost["of_layers"] == pytest.approx(cost["slots"] * layer / 1e6)

@@ -33,6 +33,7 @@ def test_a_drafter_that_takes_longer_to_read_than_all_calls_never_pays() -> None
 def test_parts_have_sums_and_not_means() -> None:
     slow, fast = (10, 10, 1.0, 2.0), (10, 2, 3.0, 1.0)
     assert parts([fast, slow], 2) == [(1.0, 0.5), (5.0, 3.0)]
+    assert parts([fast, slow], 9) == parts([fast, slow], 2)
     assert parts([fast, slow], 1) == [(20 / 12, 4.0 / 3.0)]
 
 

@@ -118,7 +118,7 @@ struct Turn {
 // weights come from memory, slower by 5 % where they come from L3, as those of models with few channels do. AMD's do, and
 // lose by it (Zen 4): 2 to 4 rows of a model of 512 channels take up to 1.5 times as long. One row alone gains nothing.
 // Narrow strips: each of several tiles asks for its share of the next strip, a tile alone some pages ahead. 7 to 12 rows
-// of a model of 512 channels are 1.3 to 1.8 times as fast as with requests into L1 (Zen 4). Fewer rows in fp32: see below.
+// of a model of 512 channels are 1.3 to 1.7 times as fast as with requests into L1 (Zen 4). Fewer rows in fp32: see below.
 constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
@@ -208,7 +208,7 @@ template <int R>
 
 // A few rows of a panel in fp32, whose strips take turns after some steps. One core gets more from memory where it reads
 // several strips at a time, 20e9 bytes a second and not 14e9 (Zen 3, weights that no cache holds): 3 to 6 rows of a model of
-// 512 channels take 1.2 times as long as one row, and 1.5 times strip by strip.
+// 512 channels take 1.3 times as long as one row, and 1.5 times strip by strip. On Zen 4 strip by strip was as fast.
 template <int R>
 void panel_in_rounds(const Product& p, int64_t panel, const float* x, const Output& out) {
     constexpr int STRIPS = PANEL / LANES;

@@ -88,6 +88,7 @@ def parts(gains: Sequence[tuple[int, int, float, float]], bins: int) -> list[tup
         Of each part the tokens an iteration, and the speed over greedy.
     """
     ordered = sorted(gains, key=lambda one: one[0] / one[1])
+    bins = min(bins, len(ordered))
     edges = [i * len(ordered) // bins for i in range(bins + 1)]
     found = []
     for first, last in itertools.pairwise(edges):
@@ -119,10 +120,10 @@ def systems_of(
     return session, found
 
 
-def mean_sentence(greedy: System, auto: System, measured: Measurement) -> Sentence:
-    """The mean sentence of a precision."""
-    assert greedy.counters is not None and auto.counters is not None
-    source = auto.drafter.encoder_seconds / auto.counters.sentences
+def mean_sentence(greedy: System, drafting: System, measured: Measurement) -> Sentence:
+    """The mean sentence of a precision; ``drafting``: a system that drafts for each, and so reads each source."""
+    assert greedy.counters is not None and drafting.counters is not None
+    source = drafting.drafter.encoder_seconds / drafting.counters.sentences
     encoder = greedy.counters.seconds["encoder"] / greedy.counters.sentences
     return Sentence(measured.tokens / len(measured.outputs), 1e3 * encoder, 1e3 * source)
 
@@ -146,7 +147,8 @@ def points_of(
     """Points of a precision, and what its curve is made of."""
     greedy = found[f"{precision}/{GREEDY}"]
     auto = systems[f"{precision}/{AUTO}"]
-    sentence = mean_sentence(systems[f"{precision}/{GREEDY}"], auto, greedy)
+    drafting = systems[f"{precision}/{args.trees[0]}/0"]
+    sentence = mean_sentence(systems[f"{precision}/{GREEDY}"], drafting, greedy)
     price = auto.drafter.draft_length.price  # type: ignore[attr-defined]
     names = [int(batch["id"]) for batch in batches]
     points = []
@@ -253,7 +255,9 @@ def main(given: Sequence[str]) -> None:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_options(own)
     args, arguments = own.parse_known_args(given)
-    results.check_counts(args, "bins", "repeats")
+    results.check_counts(args, "bins", "limit", "repeats", "trees")
+    if len(args.trees) > len(SERIES):
+        raise SystemExit(f"error: --trees: at most {len(SERIES)}, one colour each")
     results.check_place("--output", args.output, ".json", ".md", ".svg")
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     torch.set_num_threads(1)

@@ -3,10 +3,11 @@
     python -m scripts.recipes.gad.draft_cost DATA --path model.pt --drafter-path drafter.pt --gen-subset test --cpu \\
         --limit 100 --output docs/results/draft-cost
 
-``gad`` decodes the sentences one at a time, so that the drafter has learned the directions of its vocabulary and calls
-have their measured price (the log's ``--call-price``). A whole draft and a step of greedy search have that price.
-Growing a tree and the products of the vocabulary are timed here, the least of --repeats, on the slots of the last
-sentence; layers are what is left of the whole. Takes every flag of fairseq-generate.
+``gad`` decodes the sentences one at a time, so that calls have their measured price (the log's ``--call-price``): that
+of a whole draft and of a step of greedy search, behind other calls, whose weights have pushed the draft's out of the
+cache. Growing a tree, the products of the vocabulary and reading a source are timed here, the least of --repeats, on
+the last sentence, with weights in the cache. What is left of the whole is the slots' way through the layers, and waiting
+for weights. Takes every flag of fairseq-generate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.kernels.library import Product, SlotsStruct
+from fairseq_aggdec.kernels.library import SlotsStruct
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.windows.transfer import int64_array
 from scripts.recipes import tables
@@ -37,7 +38,7 @@ PRECISIONS = {"fp32": "drafts", "8 bits": "all"}  # -> --int8
 SLOTS = (1, 2, 4, 7)
 PARTS = {
     "whole": "whole draft",
-    "layers": "slots through the layers, and bookkeeping",
+    "rest": "the rest: slots through the layers, waiting for weights",
     "vocabulary": "vocabulary",
     "tree": "chain, candidates and tree",
 }
@@ -49,7 +50,7 @@ class Cost:
 
     slots: int
     whole: float
-    layers: float
+    rest: float
     vocabulary: float
     tree: float
     of_layers: float
@@ -83,15 +84,28 @@ def growing(proposer: Proposer, features: Tensor, eos: int) -> Callable[[], obje
     return lambda: (grow(proposer.address, address), kept)
 
 
-def vocabulary(proposer: Proposer) -> list[Product]:
-    """What features are multiplied with, one after the other, to find likely tokens."""
-    return [proposer.kept[0]] if proposer.narrow is None else list(proposer.narrow)
-
-
-def through(products: Sequence[Product], x: Tensor) -> Tensor:
+def likely(proposer: Proposer, features: Tensor) -> tuple[Callable[[], object], float]:
+    """The library's calls that find likely tokens of features (k, C); 1e6 multiply-adds of them."""
+    products = [proposer.kept[0]] if proposer.narrow is None else list(proposer.narrow)
+    calls, total, x = [], 0, features
     for product in products:
-        x = product(x)
-    return x
+        y = x.new_empty(len(x), product.outputs)
+        calls.append((product, x, y))
+        total += len(x) * product.inputs * product.outputs
+        x = y
+
+    def call() -> None:
+        for product, x, y in calls:
+            ends = (x.data_ptr(), x.numel(), y.data_ptr(), y.numel())
+            product.library.aggdec_multiply(product.address, *ends, 1)
+
+    return call, total / 1e6
+
+
+def learn(drafter: Any) -> None:
+    """Has the drafter learn the directions of its vocabulary, which it does with its first drafts, if it rests."""
+    while drafter.proposer.narrow is None and drafter.proposer.learning > 0:
+        drafter.proposer.learn_rows(drafter.slots.block_features([[]], SLOTS[1])[0])
 
 
 def multiply_adds(decoder: Any, places: int) -> float:
@@ -106,13 +120,12 @@ def multiply_adds(decoder: Any, places: int) -> float:
 def costs(drafter: Any, repeats: int, eos: int) -> list[Cost]:
     """Costs by slots, of the batch that the drafter has read last."""
     price, proposer, found = drafter.draft_length.price, drafter.proposer, []
-    products = vocabulary(proposer)
     for slots in (slots for slots in SLOTS if slots <= drafter.draft_length.size):
         features = drafter.slots.block_features([[]], slots)[0].contiguous()
         whole = 1e3 * (price.draft + slots * price.slot)
         grown = least(repeats, growing(proposer, features, eos))
-        read = least(repeats, lambda x=features: through(products, x))
-        of_vocabulary = slots * sum(one.inputs * one.outputs for one in products) / 1e6
+        call, of_vocabulary = likely(proposer, features)
+        read = least(repeats, call)
         parts = (whole, whole - grown, read, grown - read)
         of_layers = multiply_adds(drafter.model.decoder, slots)
         found.append(Cost(slots, *parts, of_layers, of_vocabulary))
@@ -125,21 +138,22 @@ def of_precision(name: str, arguments: Sequence[str], args: argparse.Namespace) 
     session = Session(generation_parser(None), words)
     generator, counters = session.generator("gad")
     drafter = generator.drafter
-    for number, sample in enumerate(session.batches(1, args.limit)):
+    for sample in session.batches(1, args.limit):
         session.decode(generator, sample)
-        if (
-            not number
-        ):  # with the first sentence the drafter compares its encoder with the verifier's
-            drafter.encoder_seconds = counters.seconds["encoder"] = 0.0
-            counters.sentences = 0
-    drafter.begin()
+
+    def read_source() -> None:
+        drafter.sample = sample
+        drafter.begin()
+
+    read_source()
+    learn(drafter)
     price = drafter.draft_length.price
     found = costs(drafter, args.repeats, session.task.target_dictionary.eos())
     return {
         "price": str(price),
         "step": 1e3 * price.call(1),
         "encoder": 1e6 * counters.seconds["encoder"] / counters.sentences,
-        "source": 1e6 * drafter.encoder_seconds / counters.sentences,
+        "source": least(args.repeats, read_source),
         "costs": [asdict(cost) for cost in found],
     }
 
@@ -182,7 +196,7 @@ def main(given: Sequence[str]) -> None:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_options(own)
     args, arguments = own.parse_known_args(given)
-    results.check_counts(args, "repeats")
+    results.check_counts(args, "limit", "repeats")
     results.check_place("--output", args.output, ".json", ".md")
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     torch.set_num_threads(1)
