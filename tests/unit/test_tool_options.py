@@ -80,6 +80,7 @@ OWN = {
     "bench by options": ["--system", "a=", "--output", "{tmp}/out"],
     "bench apart": ["--systems", "greedy", "--apart"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
+    "scripts.recipes.gad.crossing": ["--drafters", "{model}", "--output", "{tmp}/out"],
     "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
     "scripts.recipes.interleaved.figures": ["--model", "a={model}", "--output", "{tmp}/out"],
     "scripts.recipes.blockwise.table": ["--models", "a/1={model}", "--output", "{tmp}/out"],
@@ -252,8 +253,9 @@ def test_every_tool_with_these_options_is_known_here() -> None:
         for path in files
         if re.search(r"(generation|whole)_parser\(", path.read_text(encoding="utf-8"))
     }
-    # Distillation and the GPU's plan have tests of their own; the others decode nothing.
+    # Distillation, the GPU's plan and what says --int8 itself have tests of their own; the others decode nothing.
     others = {"distill", "scripts.recipes.gpu.replayed", "scripts.recipes.step_cost"}
+    others.add("scripts.recipes.gad.draft_cost")
     others |= {f"scripts.recipes.interleaved.{name}" for name in ("contrast", "pmi")}
     assert tools - others == {tool.split()[0] for tool in OWN}
 
