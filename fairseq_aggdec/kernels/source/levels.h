@@ -15,7 +15,8 @@ namespace {
 struct Levels {
     uint8_t* levels;  // (N, groups, 4), as store_levels has them
     float* scales;
-    int32_t* zeros;  // less LEVEL_SHIFT, as the levels
+    int32_t* zeros;   // less LEVEL_SHIFT, as the levels
+    int32_t* starts;  // first sums
     int64_t groups;
     int64_t stride() const { return groups * 4 * LEVEL_BYTES; }
 };

@@ -123,6 +123,9 @@ constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
 
+// Before a loop over what stands in registers: unrolled late, GCC 12 writes each sum to memory in every step, too.
+#define IN_REGISTERS _Pragma("GCC unroll 6")
+
 template <int R, int TILE>
 struct Ahead {
     const char* from;
@@ -160,21 +163,24 @@ template <int R, int TILE>
     const Ahead<R, TILE> ahead(p, p.inputs, panel, part, turn);
     x += row * p.inputs;
     Floats a[R][TILE];
-    for (auto& of_row : a)
-        for (auto& sum : of_row) sum = same(0.0f);
+    IN_REGISTERS for (auto& of_row : a)
+        IN_REGISTERS for (auto& sum : of_row) sum = same(0.0f);
     for (int64_t k = 0; k < p.inputs; ++k, weight += STRIP) {
         Floats w[TILE];
-        for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * apart);
+        IN_REGISTERS for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * apart);
         ahead.ask(k);
-        for (int r = 0; r < R; ++r) {
+        IN_REGISTERS for (int r = 0; r < R; ++r) {
             const Floats one = same(x[r * p.inputs + k]);
-            for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
+            IN_REGISTERS for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
         }
     }
+    alignas(LINE) float sums[R][TILE][LANES];
+    IN_REGISTERS for (int r = 0; r < R; ++r)
+        IN_REGISTERS for (int t = 0; t < TILE; ++t) store(sums[r][t], a[r][t]);
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < TILE; ++t) {
             const int64_t column = panel * PANEL + (part + t) * LANES;
-            finish(out, row + r, column, static_cast<int>(p.outputs - column), a[r][t]);
+            finish(out, row + r, column, static_cast<int>(p.outputs - column), load(sums[r][t]));
         }
 }
 
@@ -190,20 +196,19 @@ template <int R>
                                   int64_t apart, float* sums) {
     constexpr int STRIPS = PANEL / LANES;
     Floats a[R];
-    for (int r = 0; r < R; ++r) a[r] = load(sums + r * LANES);
+    IN_REGISTERS for (int r = 0; r < R; ++r) a[r] = load(sums + r * LANES);
     const auto step = [&](int64_t k) {
         const Floats w = load(weight + k * LANES);
-        for (int r = 0; r < R; ++r) a[r] = multiply_add(same(x[r * inputs + k]), w, a[r]);
+        IN_REGISTERS for (int r = 0; r < R; ++r) a[r] = multiply_add(same(x[r * inputs + k]), w, a[r]);
     };
     int64_t k = 0;
     for (; k + STRIPS <= steps; k += STRIPS, next += LANES)
-#pragma GCC unroll 4
-        for (int strip = 0; strip < STRIPS; ++strip) {
+        IN_REGISTERS for (int strip = 0; strip < STRIPS; ++strip) {
             __builtin_prefetch(next + strip * apart, 0, 2);
             step(k + strip);
         }
     for (; k < steps; ++k) step(k);
-    for (int r = 0; r < R; ++r) store(sums + r * LANES, a[r]);
+    IN_REGISTERS for (int r = 0; r < R; ++r) store(sums + r * LANES, a[r]);
 }
 
 // A few rows of a panel in fp32, whose strips take turns after some steps. One core gets more from memory where it reads
@@ -237,30 +242,39 @@ inline void finish(const Product& p, const Levels& x, const Output& out, int64_t
     finish(out, row, column, static_cast<int>(p.outputs - column), y);
 }
 
-// Rows `row` to `row + R` of one panel's vectors `part` and on, in 8 bits.
+// The sums of R rows, `stride` bytes apart, with a panel's vectors, `apart` bytes apart: sums (R, TILE, 16), which begin as they
+// are.
 template <int R, int TILE>
-[[gnu::noinline]] void tile_int8(const Product& p, int64_t panel, int part, const Levels& x,
-                                 int64_t row, const Output& out) {
-    const int64_t groups = x.groups, stride = x.stride(), apart = between(groups, 4);
-    const int8_t* weight =
-        static_cast<const int8_t*>(p.weight) + first_weight(panel, part, groups, 4);
+[[gnu::noinline]] void sums_int8(const int8_t* weight, int64_t apart, const uint8_t* levels, int64_t stride, int64_t groups,
+                                 int32_t* sums) {
     Ints a[R][TILE];
-    for (auto& of_row : a)
-        for (auto& sum : of_row) sum = zeros();
-    const uint8_t* levels = x.levels + row * stride;
+    IN_REGISTERS for (int r = 0; r < R; ++r)
+        IN_REGISTERS for (int t = 0; t < TILE; ++t) a[r][t] = load(sums + (r * TILE + t) * LANES);
     for (int64_t g = 0; g < groups; ++g, weight += STRIP * 4) {
         Ints w[TILE];
-        for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
+        IN_REGISTERS for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
         // Some pages ahead, across their bounds.
         if (TILE == 1) __builtin_prefetch(weight + 2 * SOME_PAGES, 0, 2);
-        for (int r = 0; r < R; ++r) {
+        IN_REGISTERS for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
-            for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
+            IN_REGISTERS for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
         }
     }
+    IN_REGISTERS for (int r = 0; r < R; ++r)
+        IN_REGISTERS for (int t = 0; t < TILE; ++t) store(sums + (r * TILE + t) * LANES, a[r][t]);
+}
+
+// Rows `row` to `row + R` of one panel's vectors `part` and on, in 8 bits.
+template <int R, int TILE>
+void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64_t row, const Output& out) {
+    alignas(64) int32_t sums[R * TILE * LANES];
+    for (int r = 0; r < R; ++r) std::fill_n(sums + r * TILE * LANES, TILE * LANES, x.starts[row + r]);
+    // Apart from what ends the sums: together GCC 12 keeps them in memory.
+    sums_int8<R, TILE>(static_cast<const int8_t*>(p.weight) + first_weight(panel, part, x.groups, 4), between(x.groups, 4),
+                       x.levels + row * x.stride(), x.stride(), x.groups, sums);
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < TILE; ++t)
-            finish(p, x, out, row + r, panel * PANEL + (part + t) * LANES, a[r][t]);
+            finish(p, x, out, row + r, panel * PANEL + (part + t) * LANES, load(sums + (r * TILE + t) * LANES));
 }
 
 // A number of fp32 as bits whose lower half is 0, to the nearest in bfloat16, of two the even one; NaN stays NaN.
@@ -396,7 +410,7 @@ void with(int64_t rows, const F& f) {
 }
 
 // f(R, TILE, row, part, turn) for the tiles of one panel, as few as there can be. The weights of a vector serve all rows
-// while they are in the cache. But for 8 bits all tiles have as many rows, or one more: one row alone waits for its own sums.
+// while they are in the cache. All tiles have as many rows, or one more: one row alone waits for its own sums.
 template <Kind KIND, class F>
 void by_tiles(int64_t rows, const F& f) {
     constexpr int MOST = most_rows(KIND), VECTORS = PANEL / LANES;
@@ -410,7 +424,7 @@ void by_tiles(int64_t rows, const F& f) {
     constexpr int TILE = tile(MOST, KIND);
     for (int part = 0; part < VECTORS; part += TILE)
         for (int64_t row = 0, i = 0; i < count; ++i) {
-            const int64_t some = KIND == INT8 ? std::min<int64_t>(MOST, rows - row) : (rows + i) / count;
+            const int64_t some = (rows + i) / count;
             with<MOST>(some, [&](auto size) { f(size, Number<TILE>{}, row, part, Turn{i, count}); });
             row += some;
         }
@@ -483,11 +497,14 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     }
     const int64_t groups = (p.inputs + DEPTH - 1) / DEPTH * DEPTH / 4, room = rows + DEPTH / 4;
     const Levels levels{scratch<uint8_t, Scratch::LEVELS>(room * groups * 4 * LEVEL_BYTES),
-                        scratch<float, Scratch::LEVEL_SCALES>(rows), scratch<int32_t, Scratch::LEVEL_ZEROS>(rows), groups};
+                        scratch<float, Scratch::LEVEL_SCALES>(rows), scratch<int32_t, Scratch::LEVEL_ZEROS>(rows),
+                        scratch<int32_t, Scratch::LEVEL_STARTS>(rows), groups};
     share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-            quantise(x + row * p.inputs, p.inputs, levels.levels + row * levels.stride(),
-                     levels.scales + row, levels.zeros + row);
+        for (int64_t row = begin; row < end; ++row) {
+            uint8_t* of_row = levels.levels + row * levels.stride();
+            quantise(x + row * p.inputs, p.inputs, of_row, levels.scales + row, levels.zeros + row);
+            levels.starts[row] = first_sum(of_row, (p.inputs + 3) / 4);
+        }
     });
     share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
 #if defined(AGGDEC_AMX)

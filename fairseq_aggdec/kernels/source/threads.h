@@ -111,7 +111,7 @@ class Memory {
 
 // What scratch memory holds. A thread has one of each, so two that are in use at a time need two names.
 enum class Scratch {
-    LEVELS, LEVEL_SCALES, LEVEL_ZEROS, ROUNDED,  // products: the rows in 8 bits, in bfloat16
+    LEVELS, LEVEL_SCALES, LEVEL_ZEROS, LEVEL_STARTS, ROUNDED,  // products: the rows in 8 bits, in bfloat16
     ATTENTION_SCORES, PLACES,
     INNER, WIDE, FEED_FORWARD, UNPADDED, ALL_SLOTS, COPY,  // layers
     HEADS_HIDDEN, HEADS_ADDED,

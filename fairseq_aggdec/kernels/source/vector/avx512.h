@@ -53,6 +53,7 @@ inline unsigned not_numbers(Floats a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP
 inline Ints zeros() { return {_mm512_setzero_si512()}; }
 inline Ints all(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Ints load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store(int32_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Ints operator-(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline Ints operator*(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
@@ -61,6 +62,7 @@ constexpr int LEVEL_BYTES = 1, LEVEL_SHIFT = 0;
 inline void store_levels(uint8_t* p, Floats levels, int groups) {
     _mm512_mask_cvtusepi32_storeu_epi8(p, first(4 * groups), _mm512_cvtps_epi32(levels.v));
 }
+inline int32_t first_sum(const uint8_t*, int64_t) { return 0; }
 using Inputs = Ints;
 inline Inputs four_levels(const uint8_t* p) {
     int32_t together;

@@ -112,6 +112,9 @@ inline Ints zeros() { return all(0); }
 inline Ints load(const int32_t* p) {
     return each<Ints>([&](int i) { return vld1q_s32(p + 4 * i); });
 }
+inline void store(int32_t* p, Ints x) {
+    for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, x.v[i]);
+}
 inline Ints operator+(Ints x, Ints y) {
     return each<Ints>([&](int i) { return vaddq_s32(x.v[i], y.v[i]); });
 }
@@ -133,6 +136,7 @@ inline void store_levels(uint8_t* p, Floats levels, int groups) {
     const int8x16_t bytes = vcombine_s8(vmovn_s16(low), vmovn_s16(high));
     std::memcpy(p, &bytes, 4 * static_cast<size_t>(groups));
 }
+inline int32_t first_sum(const uint8_t*, int64_t) { return 0; }
 using Inputs = int8x16_t;
 inline Inputs four_levels(const uint8_t* p) {
     int32_t together;

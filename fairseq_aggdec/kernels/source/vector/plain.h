@@ -89,6 +89,7 @@ inline Ints all(int32_t x) {
 inline Ints load(const int32_t* p) {
     return each<Ints>([&](int i) { return p[i]; });
 }
+inline void store(int32_t* p, Ints a) { std::memcpy(p, a.v, sizeof a.v); }
 inline Ints operator+(Ints a, Ints b) {
     return each<Ints>([&](int i) { return a.v[i] + b.v[i]; });
 }
@@ -105,6 +106,7 @@ constexpr int LEVEL_BYTES = 1, LEVEL_SHIFT = 0;
 inline void store_levels(uint8_t* p, Floats levels, int groups) {
     for (int i = 0; i < 4 * groups; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(levels.v[i]));
 }
+inline int32_t first_sum(const uint8_t*, int64_t) { return 0; }
 using Inputs = const uint8_t*;
 inline Inputs four_levels(const uint8_t* p) { return p; }
 inline Ints add_products(Ints sums, Inputs x, Ints weights) {
