@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -86,6 +87,9 @@ class CompiledDraft:
             self.begin()
             self.struct.model.ready = 1
         self.make_room(_model(search).wanted)
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return self.proposer.rehearsing()
 
     def make_room(self, end: int) -> None:
         """Makes room for windows of up to the given number of places."""

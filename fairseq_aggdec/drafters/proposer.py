@@ -6,6 +6,8 @@ best are scored as they are.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,11 +67,24 @@ class NarrowVocabulary:
             return None
         return self._products()
 
+    def stand_in(self) -> tuple[Product, Product] | None:
+        """What takes as long as that which is still to be learned, and finds other types; None: nothing is learned."""
+        if not self.due:
+            return None
+        directions = torch.eye(self._count, len(self.gram))
+        return self._along(directions, self.weight[:, : self._count])
+
+    @property
+    def _count(self) -> int:
+        return max(1, len(self.gram) // ONE_DIRECTION_OF)
+
     def _products(self) -> tuple[Product, Product]:
         """Both, by the second moments of the features so far."""
-        count = max(1, len(self.gram) // ONE_DIRECTION_OF)
-        directions = torch.linalg.eigh(self.gram)[1][:, -count:].T.contiguous()
-        table = self.weight @ directions.T
+        directions = torch.linalg.eigh(self.gram)[1][:, -self._count :].T.contiguous()
+        return self._along(directions, self.weight @ directions.T)
+
+    def _along(self, directions: Tensor, table: Tensor) -> tuple[Product, Product]:
+        """Both, of directions (D, C), along which the types are table (V, D)."""
         int8, library = self.vocabulary.scales is not None, self.vocabulary.library
         narrow = Product(table, self.bias, int8=int8, library=library)
         return Product(directions, None, library=library), narrow
@@ -108,8 +123,24 @@ class Proposer:
     def learn_rows(self, rows: Tensor) -> None:
         """Learns directions from features (N, C) of slots."""
         if (narrow := self.narrowing.learn(rows)) is not None:
-            self.narrow = narrow
-            self.struct.directions, self.struct.narrow = (product.struct for product in narrow)
+            self._look_along(narrow)
+
+    def _look_along(self, narrow: tuple[Product, Product] | None) -> None:
+        self.narrow = narrow
+        structs = (
+            [ProductStruct()] * 2 if narrow is None else [product.struct for product in narrow]
+        )
+        self.struct.directions, self.struct.narrow = structs
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """While drafts are timed they look along some directions, as they will once these are learned."""
+        learned = self.narrow
+        try:
+            self._look_along(learned or self.narrowing.stand_in())
+            yield
+        finally:
+            self._look_along(learned)
 
     @property
     def learning(self) -> int:
@@ -120,8 +151,8 @@ class Proposer:
     def forget(self) -> None:
         """Forgets what was learned: drafts do not depend on those before."""
         vocabulary, weight, bias, _ = self.kept
-        self.narrowing, self.narrow = NarrowVocabulary(vocabulary, weight, bias), None
-        self.struct.directions = self.struct.narrow = ProductStruct()
+        self.narrowing = NarrowVocabulary(vocabulary, weight, bias)
+        self._look_along(None)
 
 
 def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:

@@ -1,6 +1,7 @@
 """Drafters propose tokens: the base class, that of drafters that also run on a device, and the empty drafter."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -28,6 +29,9 @@ class InLibrary(Protocol):
 
     def draft(self, search: Any) -> None:
         """The search needs something of Python before it can draft: sources that are read, or more room."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        """While this lasts a draft takes as long as later ones do, whatever it drafts: it is timed."""
 
     def ended(self, search: Any) -> None:
         """Takes up what was learned from the batch."""

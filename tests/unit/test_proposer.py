@@ -143,6 +143,35 @@ def test_small_vocabularies_and_broken_features_are_read_whole() -> None:
     assert not broken.narrowing.rows, "it gathers features that it does not use"
 
 
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_rehearsed_draft_looks_along_as_many_directions_as_a_later_one(int8: bool) -> None:
+    learned, features = made(FEWEST_TYPES, int8), torch.randn(3, 9, WIDTH)
+    before = trees_of(made(FEWEST_TYPES, int8), features)
+
+    def sizes() -> list[tuple[int, int, int]]:
+        struct = learned.struct
+        return [
+            (each.inputs, each.outputs, len(learned.narrow or ()))
+            for each in (struct.directions, struct.narrow)
+        ]
+
+    nothing = sizes()
+    with learned.rehearsing():
+        rehearsed = sizes()
+        assert len(trees_of(learned, features)) == len(features)
+    assert sizes() == nothing
+    assert trees_of(learned, features) == before
+    for _ in range(20):
+        trees_of(learned, torch.randn(3, 9, WIDTH))
+    products = learned.narrow
+    with learned.rehearsing():
+        assert learned.narrow is products
+    assert sizes() == rehearsed != nothing
+    small = made(FEWEST_TYPES - 1)
+    with small.rehearsing():
+        assert small.narrow is None
+
+
 def test_what_was_learned_is_forgotten() -> None:
     learned, features = made(FEWEST_TYPES), torch.randn(3, 9, WIDTH)
     before = trees_of(made(FEWEST_TYPES), features)

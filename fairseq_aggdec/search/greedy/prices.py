@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -114,8 +115,9 @@ def measure(verifier: Verifier, state: DecodeState, drafts: InLibrary | None) ->
     )
     struct = CallPrice(tuple((places, places) for places in PLACES)).struct
     structs = reader.structs()
-    while search.price(structs, how, struct) == DRAFT:
-        assert drafts is not None
-        drafts.draft(search)
+    with nullcontext() if drafts is None else drafts.rehearsing():
+        while search.price(structs, how, struct) == DRAFT:
+            assert drafts is not None
+            drafts.draft(search)
     points = tuple((places, 1e3 * struct.costs[i]) for i, places in enumerate(PLACES))
     return CallPrice(points, 1e3 * struct.draft, 1e3 * struct.slot)
