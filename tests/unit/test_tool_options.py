@@ -251,11 +251,13 @@ def test_every_tool_with_these_options_is_known_here() -> None:
         if "cli" in path.parts
         else ".".join(path.relative_to(root).with_suffix("").parts)
         for path in files
-        if re.search(r"(generation|whole)_parser\(", path.read_text(encoding="utf-8"))
+        if re.search(
+            r"(generation|whole)_parser\(|flags\.split\(", path.read_text(encoding="utf-8")
+        )
     }
     # Distillation, the GPU's plan and what says --int8 itself have tests of their own; the others decode nothing.
     others = {"distill", "scripts.recipes.gpu.replayed", "scripts.recipes.step_cost"}
-    others.add("scripts.recipes.gad.draft_cost")
+    others |= {"scripts.recipes.flags", "scripts.recipes.gad.draft_cost"}
     others |= {f"scripts.recipes.interleaved.{name}" for name in ("contrast", "pmi")}
     assert tools - others == {tool.split()[0] for tool in OWN}
 

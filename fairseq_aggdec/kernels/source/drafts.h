@@ -117,6 +117,12 @@ class RowSlots {
         float near[LISTED], listed_types[LISTED];
         Best list{near, listed_types, listed};
         take_best(logits, types, -1, bound(logits, types, listed), list);
+        // Rows of weights that stand far apart: all are asked for at once.
+        const int64_t channels = proposer_.vocabulary.inputs;
+        for (int64_t i = 0; i < list.count; ++i) {
+            const float* row = proposer_.weight + static_cast<int64_t>(listed_types[i]) * channels;
+            for (int64_t c = 0; c < channels; c += LINE / 4) __builtin_prefetch(row + c);
+        }
         for (int64_t i = 0; i < list.count; ++i) {
             const auto type = static_cast<int64_t>(listed_types[i]);
             const float value = score(proposer_, features, type);

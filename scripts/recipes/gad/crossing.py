@@ -26,13 +26,13 @@ from typing import Any
 
 import torch
 
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.systems import Entry, load
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.budget.price import CallPrice
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.report.colours import SERIES, light
-from scripts.recipes import paper_plots, tables
+from scripts.recipes import flags, paper_plots, tables
 from scripts.recipes.svg import MARKERS, sheet
 
 PRECISIONS = {"fp32": ("--int8", "drafts"), "8 bits": ("--int8",)}
@@ -105,10 +105,10 @@ def systems_of(
 ) -> tuple[Session, dict[str, System]]:
     """All systems: ``PRECISION/greedy``, ``PRECISION/gad``, ``PRECISION/TREE/NUMBER OF DRAFTER``."""
     found, session = {}, None
-    for precision, flags in PRECISIONS.items():
-        whole = flags if precision != "fp32" else ()
+    for precision, in_precision in PRECISIONS.items():
+        whole = in_precision if precision != "fp32" else ()
         wanted = {GREEDY: ("--decoding", "greedy", *whole)}
-        drafted = ("--decoding", "gad", *flags)
+        drafted = ("--decoding", "gad", *in_precision)
         wanted[AUTO] = (*drafted, "--drafter-path", args.drafters[0], "--draft-tree", "auto")
         for tree, (number, path) in itertools.product(args.trees, enumerate(args.drafters)):
             options = (*drafted, "--drafter-path", path, "--draft-tree", str(tree))
@@ -249,12 +249,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: Sequence[str]) -> None:
-    whole = generation_parser(__doc__)
-    add_options(whole)
-    whole.parse_known_args(given)  # --help, and what is missing
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_options(own)
-    args, arguments = own.parse_known_args(given)
+    args, arguments = flags.split(__doc__, add_options, given)
     results.check_counts(args, "bins", "limit", "repeats", "trees")
     if len(args.trees) > len(SERIES):
         raise SystemExit(f"error: --trees: at most {len(SERIES)}, one colour each")

@@ -30,7 +30,7 @@ from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.kernels.library import SlotsStruct
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.windows.transfer import int64_array
-from scripts.recipes import tables
+from scripts.recipes import flags, tables
 from scripts.recipes.product_rates import peak
 
 TITLE = "What a draft costs by its parts"
@@ -190,12 +190,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: Sequence[str]) -> None:
-    whole = generation_parser(__doc__)
-    add_options(whole)
-    whole.parse_known_args(given)  # --help, and what is missing
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_options(own)
-    args, arguments = own.parse_known_args(given)
+    args, arguments = flags.split(__doc__, add_options, given)
     results.check_counts(args, "limit", "repeats")
     results.check_place("--output", args.output, ".json", ".md")
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
