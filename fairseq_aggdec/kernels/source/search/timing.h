@@ -71,24 +71,25 @@ inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Rea
         f();
         return now(alone) - begin;
     };
-    double of_few = INFINITY, of_many = INFINITY, all = 0.0;
+    double of_drafts[2] = {INFINITY, INFINITY}, all = 0.0;  // of few slots, of the most
     std::fill_n(price.costs, price.count, INFINITY);
     for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && all < how.seconds); ++turn)
         all += seconds_of([&] {
-            // A search without drafts reads the same weights again and again: what fits into the cache stays there. Larger
-            // windows and drafts push it out, and these calls bring it back.
+            // Each is timed behind what comes before it in a search, since it finds in the cache what that has left there: one
+            // place behind one place, wider windows behind a draft, and drafts behind a window.
             for (int i = 0; i < WARMING_CALLS; ++i) read_and_say(readers, how, windows.front());
-            for (int64_t i = 0; i < price.count; ++i)
+            for (int64_t i = 0; i < price.count; ++i) {
+                double& of_draft = of_drafts[i % 2];
+                if (drafter && i)
+                    of_draft = std::min(of_draft, seconds_of([&] { drafter->rehearse(search.batch(), i % 2 ? most : few); }));
                 price.costs[i] = std::min(price.costs[i], seconds_of([&] { read_and_say(readers, how, windows[i]); }));
-            if (!drafter) return;
-            of_few = std::min(of_few, seconds_of([&] { drafter->rehearse(search.batch(), few); }));
-            of_many = std::min(of_many, seconds_of([&] { drafter->rehearse(search.batch(), most); }));
+            }
         });
     // More places never cost less: what was disturbed is mended by the others.
     for (int64_t i = price.count - 1; i > 0; --i) price.costs[i - 1] = std::min(price.costs[i - 1], price.costs[i]);
     price.draft = price.slot = 0.0;
     if (!drafter) return READY;
-    of_few = std::min(of_few, of_many);
+    const double of_many = of_drafts[1], of_few = std::min(of_drafts[0], of_many);
     if (most > few) price.slot = (of_many - of_few) / static_cast<double>(most - few);
     price.draft = of_few - price.slot * static_cast<double>(few);
     return READY;
