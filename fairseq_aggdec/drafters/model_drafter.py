@@ -15,7 +15,7 @@ from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.gpu.largest import first_largest
-from fairseq_aggdec.search.drafter import DeviceDrafter, InLibrary
+from fairseq_aggdec.search.drafter import DeviceDrafter, Timed
 from fairseq_aggdec.search.greedy.prices import Prices
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
@@ -70,7 +70,7 @@ class ModelDrafter(DeviceDrafter):
         # Not when the drafter is made: training moves the models after that.
         rows, slots = len(state.rows), self.slots_read()
 
-        def drafts() -> InLibrary | None:
+        def drafts() -> Timed | None:
             # The drafter's price is not known yet.
             self.draft_length.suppose(Prices().of(verifier, state))
             return self.in_library(state)
@@ -79,6 +79,9 @@ class ModelDrafter(DeviceDrafter):
         prices = Prices(self.call_price if weighs else USUAL_PRICE, self, drafts)
         self.draft_length.start(rows, prices.of(verifier, state), slots)
         self.rests = not any(map(self.draft_length.plan, range(1, rows + 1)))
+
+    def in_library(self, state: DecodeState) -> Timed | None:
+        return None
 
     def slots_read(self) -> int:
         """Slots of a row that a draft reads."""

@@ -71,8 +71,9 @@ class NarrowVocabulary:
         """What takes as long as that which is still to be learned, and finds other types; None: nothing is learned."""
         if not self.due:
             return None
-        directions = torch.eye(self._count, len(self.gram))
-        return self._along(directions, self.weight[:, : self._count])
+        weight, count = self.weight, self._count
+        directions = torch.eye(count, len(self.gram), dtype=weight.dtype, device=weight.device)
+        return self._along(directions, weight[:, :count])
 
     @property
     def _count(self) -> int:

@@ -30,11 +30,15 @@ class InLibrary(Protocol):
     def draft(self, search: Any) -> None:
         """The search needs something of Python before it can draft: sources that are read, or more room."""
 
-    def rehearsing(self) -> AbstractContextManager[None]:
-        """While this lasts a draft takes as long as later ones do, whatever it drafts: it is timed."""
-
     def ended(self, search: Any) -> None:
         """Takes up what was learned from the batch."""
+
+
+class Timed(InLibrary, Protocol):
+    """One whose drafts are timed."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        """While this lasts a draft takes about as long as later ones do, whatever it drafts."""
 
 
 class Drafter:

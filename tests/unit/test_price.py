@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from fairseq_aggdec.budget.price import CallPrice, parse_price, usual_price
+from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.search.beam.budget import USUAL_OF_SEARCH, Budget
@@ -97,6 +100,16 @@ def test_a_model_is_timed_once(method: str, monkeypatch: pytest.MonkeyPatch) -> 
         timed.append(measure(*given))
         return timed[-1]
 
+    along_directions, rehearsing = [], Proposer.rehearsing
+
+    @contextmanager
+    def rehearsed(self: Proposer) -> Iterator[None]:
+        with rehearsing(self):
+            along_directions.append(self.narrow is not None)
+            yield
+
+    monkeypatch.setattr(Proposer, "rehearsing", rehearsed)
+    monkeypatch.setattr("fairseq_aggdec.drafters.proposer.FEWEST_TYPES", 1)
     monkeypatch.setattr(prices, "measure", noted)
     monkeypatch.setattr(prices, "TIME", 0.0)
     monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
@@ -112,6 +125,7 @@ def test_a_model_is_timed_once(method: str, monkeypatch: pytest.MonkeyPatch) -> 
     costs = [cost for _, cost in price.points]
     assert costs[0] > 0 and costs == sorted(costs)
     assert (price.draft + price.slot > 0) == (method == "gad")
+    assert along_directions == [True] * (method == "gad")
 
 
 def test_where_lengths_decide_what_is_written_no_clock_is_asked(

@@ -203,7 +203,8 @@ template <int R>
     };
     int64_t k = 0;
     for (; k + STRIPS <= steps; k += STRIPS, next += LANES)
-        IN_REGISTERS for (int strip = 0; strip < STRIPS; ++strip) {
+#pragma GCC unroll 4
+        for (int strip = 0; strip < STRIPS; ++strip) {
             __builtin_prefetch(next + strip * apart, 0, 2);
             step(k + strip);
         }

@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.packed_decoder import PackedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.compiled.reader import CompiledReaders
 from fairseq_aggdec.search.compiled.searches import DRAFT, ReadingStruct
-from fairseq_aggdec.search.drafter import InLibrary
+from fairseq_aggdec.search.drafter import Timed
 from fairseq_aggdec.search.engines import GREEDY, EngineRequest, read_by_windows
 from fairseq_aggdec.search.greedy.library import search_of
 from fairseq_aggdec.search.rules import Rules
@@ -56,7 +56,7 @@ class Prices:
         self,
         said: str = USUAL_PRICE,
         drafter: object = None,
-        drafts: Callable[[], InLibrary | None] = elsewhere,
+        drafts: Callable[[], Timed | None] = elsewhere,
     ):
         self.said, self.price = said, parse_price(said)
         self.drafter, self.drafts = drafter, drafts
@@ -103,7 +103,7 @@ class Prices:
         return price
 
 
-def measure(verifier: Verifier, state: DecodeState, drafts: InLibrary | None) -> CallPrice:
+def measure(verifier: Verifier, state: DecodeState, drafts: Timed | None) -> CallPrice:
     """Times calls of the library on a batch that has just begun, in ms, and drafts of a model if there is one."""
     reader = CompiledReaders.of(verifier)
     for one in reader.readers:

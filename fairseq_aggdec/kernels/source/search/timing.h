@@ -71,27 +71,29 @@ inline int64_t time_calls(GreedySearch& search, const Reader* readers, const Rea
         f();
         return now(alone) - begin;
     };
-    double of_drafts[2] = {INFINITY, INFINITY}, all = 0.0;  // of few slots, of the most
+    double of_few = INFINITY, of_many = INFINITY, all = 0.0;
     std::fill_n(price.costs, price.count, INFINITY);
+    const auto keep_least = [&](double& cost, const auto& f) { cost = std::min(cost, seconds_of(f)); };
     for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && all < how.seconds); ++turn)
         all += seconds_of([&] {
-            // Each is timed behind what comes before it in a search, since it finds in the cache what that has left there: one
-            // place behind one place, wider windows behind a draft, and drafts behind a window.
+            // A search without drafts reads the same weights again and again: what fits into the cache stays there. Larger
+            // windows and drafts push it out, and these calls bring it back.
             for (int i = 0; i < WARMING_CALLS; ++i) read_and_say(readers, how, windows.front());
-            for (int64_t i = 0; i < price.count; ++i) {
-                double& of_draft = of_drafts[i % 2];
-                if (drafter && i)
-                    of_draft = std::min(of_draft, seconds_of([&] { drafter->rehearse(search.batch(), i % 2 ? most : few); }));
-                price.costs[i] = std::min(price.costs[i], seconds_of([&] { read_and_say(readers, how, windows[i]); }));
-            }
+            for (int64_t i = 0; i < price.count; ++i)
+                keep_least(price.costs[i], [&] { read_and_say(readers, how, windows[i]); });
+            if (!drafter) return;
+            // With the window behind a draft, which waits for the weights that the draft has pushed out.
+            keep_least(of_few, [&] { drafter->rehearse(search.batch(), few), read_and_say(readers, how, windows[1]); });
+            keep_least(of_many, [&] { drafter->rehearse(search.batch(), most), read_and_say(readers, how, windows[1]); });
         });
     // More places never cost less: what was disturbed is mended by the others.
     for (int64_t i = price.count - 1; i > 0; --i) price.costs[i - 1] = std::min(price.costs[i - 1], price.costs[i]);
     price.draft = price.slot = 0.0;
     if (!drafter) return READY;
-    const double of_many = of_drafts[1], of_few = std::min(of_drafts[0], of_many);
+    of_many = std::max(0.0, of_many - price.costs[1]);
+    of_few = std::min(std::max(0.0, of_few - price.costs[1]), of_many);
     if (most > few) price.slot = (of_many - of_few) / static_cast<double>(most - few);
-    price.draft = of_few - price.slot * static_cast<double>(few);
+    price.draft = std::max(0.0, of_few - price.slot * static_cast<double>(few));
     return READY;
 }
 
