@@ -7,7 +7,7 @@
 of a whole draft and of a step of greedy search, behind other calls, whose weights have pushed the draft's out of the
 cache. Growing a tree, the products of the vocabulary and reading a source are timed here, the least of --repeats, on
 the last sentence, with weights in the cache. What is left of the whole is the slots' way through the layers, and
-waiting for weights. Takes every flag of fairseq-generate.
+waiting for weights, in the window behind the draft too. Takes every flag of fairseq-generate.
 """
 
 from __future__ import annotations
