@@ -68,7 +68,7 @@ class NarrowVocabulary:
         return self._products()
 
     def stand_in(self) -> tuple[Product, Product] | None:
-        """What takes as long as that which is still to be learned, and finds other types; None: nothing is learned."""
+        """Products as long as those that are still to be learned, which find other types; None: nothing is learned."""
         if not self.due:
             return None
         weight, count = self.weight, self._count
