@@ -16,7 +16,7 @@ struct Levels {
     uint8_t* levels;  // (N, groups, 4), as store_levels has them
     float* scales;
     int32_t* zeros;   // less LEVEL_SHIFT, as the levels
-    int32_t* starts;  // first sums
+    int32_t* starts;  // initial values of sums
     int64_t groups;
     int64_t stride() const { return groups * 4 * LEVEL_BYTES; }
 };

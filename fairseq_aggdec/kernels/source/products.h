@@ -123,7 +123,7 @@ constexpr int64_t LINE = 64;
 constexpr int64_t SOME_PAGES = 8192;  // bytes
 constexpr int64_t MANY_INPUTS = 512;  // a model as wide does not fit into a core's share of L3
 
-// Before a loop over what stands in registers: unrolled late, GCC 12 writes each sum to memory in every step, too.
+// Stands before a loop over registers. GCC 12 unrolls such a loop late by itself, and stores each sum in every step.
 #define IN_REGISTERS _Pragma("GCC unroll 6")
 
 template <int R, int TILE>

@@ -16,7 +16,7 @@ constexpr int LANES = 16;
 
 // Every file of vector/ has the types Floats and Ints of that many numbers, the same functions of them, and for 8 bits:
 //   store_levels(p, levels, groups)       levels 0 to 255 less LEVEL_SHIFT, LEVEL_BYTES each, `groups` times four of them
-//   first_sum(p, groups)                  what the sums of products with so many times four levels begin with
+//   first_sum(p, groups)                  initial value of a sum over `groups` times four levels
 //   four_levels(p)                        four levels that lie side by side, for each of 16 outputs
 //   load_bytes(p)                         four weights of each of 16 outputs
 //   add_products(sums, inputs, weights)   adds to each of 16 outputs the products of four levels with its weights

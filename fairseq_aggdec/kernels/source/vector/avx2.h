@@ -191,7 +191,7 @@ inline Inputs four_levels(const uint8_t* p) {
     return {_mm256_set1_epi32(below), _mm256_set1_epi32(magnitudes)};
 }
 inline __m256i eight_products(__m256i sums, Inputs inputs, __m256i w) {
-    // The intrinsics, which the compiler interleaves: one block of assembly an addition was a third slower on Zen 3.
+    // The intrinsics, which the compiler interleaves: a block of assembly for each addition was a third slower (Zen 3, weights in L1).
     const __m256i pairs = _mm256_maddubs_epi16(inputs.magnitudes, _mm256_xor_si256(w, inputs.below));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
